@@ -1,0 +1,1 @@
+"""The nouns. Frozen dataclasses over the standard library; they travel as JSON and through Ray unchanged."""

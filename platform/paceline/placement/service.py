@@ -1,0 +1,390 @@
+"""The placement service: one detached Ray actor on the head that makes Ray follow the inventory.
+
+Two jobs. It keeps every device that may not be given out held on Ray (level-triggered: the desired state is the fleet snapshot, so a
+restart of anything only makes it look again), and it finds gangs: plan, mask, lease, unmask once the gang is seen to sit where it should.
+Its memory is a cache; what matters is SQL behind the control API and the named holds on the cluster.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import ray
+import structlog
+
+from paceline.benchmark import probe
+from paceline.model.errors import Conflict, PacelineError, Unreachable
+from paceline.model.hardware import DeviceState, NodeState
+from paceline.model.ids import NO_CAUSE, DeviceUuid, EventId, LeaseId, NodeId
+from paceline.model.measurement import Measurement
+from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, Plan, Refusal
+from paceline.model.workload import FINAL_STATES, GangRequest, JobUpdate, RankPlace, RunState, split_attempt
+from paceline.placement import binding, planner
+from paceline.placement.binding import Hold
+from paceline.sdk.client import AsyncClient
+
+log = structlog.get_logger()
+
+BIND_ATTEMPTS: Final = 4
+CONFIRM_DEADLINE_S: Final = 180.0
+"""From grant to the gang's confirmation: workers must start, and importing torch takes 4 CPU-seconds each."""
+SEAT_DEADLINE_S: Final = 90.0
+"""A move ends the workers within about 10 s; a run that does not let go in this time is asked again."""
+MOVE_POLL_S: Final = 10.0
+OWNER_SILENT_S: Final = 60.0
+"""A gang's owner asks every MOVE_POLL_S. Longer than six polls: the owner is looked up on Ray, and its lease ended if it is dead."""
+PROBES_PER_NODE: Final = 2
+PROBE_DEADLINE_S: Final = 120.0
+assert OWNER_SILENT_S >= 3 * MOVE_POLL_S, "one lost poll must not end a lease"
+
+
+@dataclass
+class _Binding:
+    """A grant that waits for its confirmation: the masks around it and the locks of its nodes."""
+
+    masks: list[Hold]
+    nodes: list[NodeId]
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class _Owner:
+    actor_id: str
+    """Ray's id of the run's controller; empty until its first call to this life of the service."""
+    heard: float
+
+
+@ray.remote(num_cpus=0, max_concurrency=200)
+def _probe_here() -> tuple[float, ...]:
+    index = int(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
+    return probe.run(index)
+
+
+class PlacementService:
+    """Created by the reconciler. All methods are safe to call again after a lost reply."""
+
+    def __init__(self, server_url: str, token: str) -> None:
+        self._client = AsyncClient(server_url, token)
+        self._url, self._token = server_url, token
+        self._snapshot = FleetSnapshot(-1, (), (), ())
+        self._holds: dict[tuple[NodeId, int], Hold] = {}
+        self._locks: dict[NodeId, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._bindings: dict[LeaseId, _Binding] = {}
+        self._owners: dict[LeaseId, _Owner] = {}
+        self._may_move: dict[LeaseId, asyncio.Event] = defaultdict(asyncio.Event)
+        self._probing: set[DeviceUuid] = set()
+        self._probe_slots: dict[NodeId, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(PROBES_PER_NODE))
+        self._reported: frozenset[DeviceUuid] | None = None
+        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._started = asyncio.Event()
+
+    # ── what callers use ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> bool:
+        """Begin the loops (once). Called by the reconciler again and again; cheap when already running."""
+        if "watch" not in self._tasks:
+            self._tasks["watch"] = asyncio.create_task(self._forever("watch", self._watch))
+            self._tasks["owners"] = asyncio.create_task(self._forever("owners", self._check_owners))
+        return True
+
+    def connection(self) -> tuple[str, str]:
+        """(server URL, token): how the training callback and the gateway find the inventory."""
+        return self._url, self._token
+
+    async def reconnect(self, server_url: str, token: str) -> None:
+        """The server has moved."""
+        if (server_url, token) != (self._url, self._token):
+            self._url, self._token = server_url, token
+            self._client = AsyncClient(server_url, token)
+
+    async def acquire(self, request: GangRequest, owner_actor_id: str) -> Grant | Refusal:
+        """A whole gang, or why not. Raises Unreachable while the server is down: ask again."""
+        await asyncio.wait_for(self._started.wait(), CONFIRM_DEADLINE_S)
+        unavailable: frozenset[DeviceUuid] = frozenset()
+        result: Plan | Refusal = Refusal("the fleet kept changing under the plan", "ask again", ())
+        for _ in range(BIND_ATTEMPTS):
+            snapshot = _without_lease_of(await self._client.fleet(), request)
+            result = planner.plan(snapshot, request, unavailable)
+            if isinstance(result, Refusal):
+                return result
+            outcome = await self._bind(snapshot, request, result, owner_actor_id)
+            if isinstance(outcome, Grant):
+                return outcome
+            unavailable |= outcome
+        return result if isinstance(result, Refusal) else Refusal(
+            f"devices of {BIND_ATTEMPTS} plans in a row were taken by others on this Ray cluster", "ask again", ()
+        )
+
+    async def confirm(self, lease_id: LeaseId, ranks: tuple[RankPlace, ...]) -> tuple[DeviceUuid, ...]:
+        """The gang has started on `ranks`: drop the masks. Returns the devices it sits on and that it should not use."""
+        by_place = {(d.node_id, d.index): d for d in self._snapshot.devices}
+        seated = [by_place[r.node_id, r.index] for r in ranks if (r.node_id, r.index) in by_place]
+        lease = next((lease for lease in (await self._client.fleet()).leases if lease.lease_id == lease_id), None)
+        self._unbind(lease_id)
+        if lease is None:
+            return ()
+        actual = tuple(d.uuid for d in seated)
+        if set(actual) != set(lease.devices):
+            log.warning("gang sits elsewhere than planned", lease=lease_id, planned=lease.devices, actual=actual)
+            await self._client.correct_lease(lease_id, actual)
+        return tuple(d.uuid for d in seated if d.state is not DeviceState.HEALTHY)
+
+    async def await_move(self, lease_id: LeaseId, owner_actor_id: str) -> EventId:
+        """Blocks up to MOVE_POLL_S. Not 0: give the gang up now; the number is the event that says why. Also the owner's sign of life."""
+        self._owners[lease_id] = _Owner(owner_actor_id, time.monotonic())
+        try:
+            await asyncio.wait_for(self._may_move[lease_id].wait(), MOVE_POLL_S)
+        except TimeoutError:
+            return NO_CAUSE
+        lease = _lease(self._snapshot, lease_id)
+        return lease.moving_cause if lease is not None else NO_CAUSE
+
+    async def release(self, lease_id: LeaseId, reason: str) -> None:
+        self._unbind(lease_id)
+        await self._client.end_lease(lease_id, reason)
+        self._forget(lease_id)
+
+    def held(self) -> list[tuple[NodeId, int]]:
+        """Places that Ray cannot give out now, for tests and for `paceline describe`."""
+        return sorted(self._holds)
+
+    # ── gangs ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _bind(
+        self, snapshot: FleetSnapshot, request: GangRequest, plan: Plan, owner_actor_id: str
+    ) -> Grant | frozenset[DeviceUuid]:
+        """Mask, lease, unmask. A set instead of a grant: these devices could not be had; empty where the inventory moved on."""
+        views = {d.uuid: d for d in snapshot.devices}
+        wanted = {(views[uuid].node_id, views[uuid].index): uuid for uuid in plan.devices}
+        nodes = sorted({node for node, _ in wanted})
+        for node in nodes:
+            await self._locks[node].acquire()
+        masks: dict[tuple[NodeId, int], Hold] = {}
+        try:
+            for node, taken in zip(nodes, await asyncio.gather(*map(binding.take_free, nodes)), strict=True):
+                masks |= {(node, index): hold for index, hold in taken.items()}
+            missing = frozenset(uuid for place, uuid in wanted.items() if place not in masks)
+            if missing:
+                log.info("planned devices are in use by others", devices=sorted(missing))
+                return missing
+            lease = await self._client.create_lease(request, plan)
+            for place in wanted:
+                masks.pop(place).release()
+            self._hand_over(lease.lease_id, _Binding(list(masks.values()), nodes), owner_actor_id)
+            masks, nodes = {}, []  # the binding owns them now
+            return Grant(lease.lease_id, tuple(sorted({n for n, _ in wanted})), plan.devices, plan)
+        except Conflict as conflict:
+            log.info("plan is out of date", reason=conflict.message)
+            return frozenset()
+        finally:
+            for hold in masks.values():
+                hold.release()
+            for node in nodes:
+                self._locks[node].release()
+
+    def _hand_over(self, lease_id: LeaseId, bound: _Binding, owner_actor_id: str) -> None:
+        self._unbind(lease_id)
+        self._bindings[lease_id] = bound
+        self._owners[lease_id] = _Owner(owner_actor_id, time.monotonic())
+
+        async def expire() -> None:
+            try:
+                await asyncio.wait_for(bound.done.wait(), CONFIRM_DEADLINE_S)
+            except TimeoutError:
+                log.warning("gang did not confirm in time: its masks are dropped", lease=lease_id)
+                self._unbind(lease_id)
+
+        self._spawn(("expire", lease_id), expire())
+
+    def _unbind(self, lease_id: LeaseId) -> None:
+        bound = self._bindings.pop(lease_id, None)
+        if bound is None:
+            return
+        for hold in bound.masks:
+            hold.release()
+        for node in bound.nodes:
+            self._locks[node].release()
+        bound.done.set()
+
+    # ── holds follow the inventory ───────────────────────────────────────────────────────────────────────────────
+
+    async def _watch(self) -> None:
+        if not self._started.is_set():
+            await self._adopt()
+            self._started.set()
+        self._snapshot = await self._client.fleet(after=self._snapshot.revision, wait_s=5)
+        alive = frozenset(n.node_id for n in self._snapshot.nodes if n.state is not NodeState.LOST)
+        for place in [p for p in self._holds if p[0] not in alive]:
+            self._holds.pop(place).release()
+        for lease_id in [i for i in self._may_move if _lease(self._snapshot, i) is None]:
+            self._forget(lease_id)
+        for node_id in sorted(alive):
+            self._spawn(("node", node_id), self._reconcile_node(node_id))
+        await self._report_holds()
+        self._start_probes()
+
+    async def _adopt(self) -> None:
+        snapshot = await self._client.fleet()
+        alive = frozenset(n.node_id for n in snapshot.nodes if n.state is not NodeState.LOST)
+        must_hold = {(d.node_id, d.index) for d in snapshot.devices if d.state is not DeviceState.HEALTHY}
+        for hold in await binding.adopt(alive):
+            place = (hold.node_id, hold.index)
+            if place in must_hold and place not in self._holds:
+                self._holds[place] = hold
+            else:
+                hold.release()  # a mask of a binding that died with the service before
+
+    async def _reconcile_node(self, node_id: NodeId) -> None:
+        """Hold what must not be given out, give back what may be. One at a time for each node."""
+        async with self._locks[node_id]:
+            devices = [d for d in self._snapshot.devices if d.node_id == node_id]
+            for device in devices:
+                if device.state is DeviceState.HEALTHY and (node_id, device.index) in self._holds:
+                    self._holds.pop((node_id, device.index)).release()
+            missing = [d for d in devices if self._must_hold(d)]
+            if any(d.lease_id is None for d in missing):
+                await self._hold_idle(node_id, {d.index for d in missing})
+            for device in missing:
+                lease = _lease(self._snapshot, device.lease_id)
+                if lease is not None and lease.moving_cause and self._must_hold(device):
+                    await self._hold_busy(device, lease)
+        await self._report_holds()
+
+    def _must_hold(self, device: DeviceView) -> bool:
+        return device.state is not DeviceState.HEALTHY and (device.node_id, device.index) not in self._holds
+
+    async def _hold_idle(self, node_id: NodeId, indices: set[int]) -> None:
+        for index, hold in (await binding.take_free(node_id)).items():
+            if index in indices:
+                self._holds[node_id, index] = hold
+            else:
+                hold.release()
+
+    async def _hold_busy(self, device: DeviceView, lease: LeaseView) -> None:
+        """Take a busy device from its gang: queue holders first, then let the gang be moved, then keep the one on the device.
+
+        A gang frees all its devices of the node at once and Ray hands them out lowest index first, so a holder waits for each of them.
+        """
+        node_id = device.node_id
+        mine = {d.index for d in self._snapshot.devices if d.uuid in lease.devices and d.node_id == node_id}
+        masks = await binding.take_free(node_id)
+        holders = [binding.queue_holder(node_id) for _ in mine - set(masks)]
+        self._may_move[lease.lease_id].set()
+        got = masks | await binding.seated(node_id, holders, SEAT_DEADLINE_S)
+        for index, hold in got.items():
+            if index == device.index:
+                self._holds[node_id, index] = hold
+            else:
+                hold.release()
+        if device.index not in got:
+            log.warning("device could not be taken from its gang yet", device=device.uuid, lease=lease.lease_id)
+
+    async def _report_holds(self) -> None:
+        by_place = {(d.node_id, d.index): d.uuid for d in self._snapshot.devices}
+        held = frozenset(by_place[place] for place in self._holds if place in by_place)
+        if held != self._reported:
+            gone = (self._reported or frozenset(d.uuid for d in self._snapshot.devices)) - held
+            await self._client.holds(sorted(held), sorted(gone), time.time_ns())
+            self._reported = held
+
+    # ── probes ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start_probes(self) -> None:
+        due: dict[NodeId, list[DeviceView]] = defaultdict(list)
+        for device in self._snapshot.devices:
+            place = (device.node_id, device.index)
+            wants = device.state in (DeviceState.PROBING, DeviceState.PROBATION)
+            if wants and place in self._holds and device.uuid not in self._probing:
+                due[device.node_id].append(device)
+        for node_id, devices in due.items():
+            self._probing |= {d.uuid for d in devices}
+            self._spawn(("probe", node_id, devices[0].uuid), self._probe_all(devices))
+
+    async def _probe_all(self, devices: list[DeviceView]) -> None:
+        """Probe the held devices of one node and report them together: a device is judged beside its peers."""
+        try:
+            results = await asyncio.gather(*map(self._probe, devices))
+            await self._client.measurements(results)
+        finally:
+            self._probing -= {d.uuid for d in devices}
+
+    async def _probe(self, device: DeviceView) -> Measurement:
+        hold = self._holds.get((device.node_id, device.index))
+        async with self._probe_slots[device.node_id]:
+            try:
+                seconds = await asyncio.wait_for(binding.run_in(hold, _probe_here), PROBE_DEADLINE_S)
+                return Measurement(device.uuid, probe.NAME, probe.VERSION, time.time_ns(), tuple(seconds), ok=True)
+            except (TimeoutError, ray.exceptions.RayError, LookupError) as error:
+                reason = f"the probe did not finish within {PROBE_DEADLINE_S:.0f} s" if isinstance(error, TimeoutError) else repr(error)
+                return Measurement(device.uuid, probe.NAME, probe.VERSION, time.time_ns(), (), ok=False, error=reason)
+
+    # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _check_owners(self) -> None:
+        """End the leases of owners that are gone, however they went."""
+        await asyncio.sleep(5)
+        for lease in self._snapshot.leases:
+            owner = self._owners.setdefault(lease.lease_id, _Owner("", time.monotonic()))
+            silent_s = time.monotonic() - owner.heard
+            known_dead = silent_s > 2 * MOVE_POLL_S and binding.actor_is_dead(owner.actor_id)
+            if known_dead or silent_s > OWNER_SILENT_S:
+                await self._owner_died(lease)
+
+    async def _owner_died(self, lease: LeaseView) -> None:
+        reason = "the run's controller is gone without a word"
+        log.warning(reason, lease=lease.lease_id, attempt=lease.attempt_id)
+        job_id, run_name, _ = split_attempt(lease.attempt_id)
+        job = await self._client.job(job_id)
+        if job.state not in FINAL_STATES:
+            hint = "submit it again under the same run name: it resumes from its latest checkpoint"
+            await self._client.job_update(JobUpdate(job_id, run_name, RunState.FAILED, time.time_ns(), reason, hint))
+        await self.release(lease.lease_id, reason)
+
+    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _forget(self, lease_id: LeaseId) -> None:
+        self._owners.pop(lease_id, None)
+        event = self._may_move.pop(lease_id, None)
+        if event is not None:
+            event.set()
+
+    def _spawn(self, key: object, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run beside the loops; one task a key, errors are logged and the next snapshot tries again."""
+        running = self._tasks.get(key)
+        if running is not None and not running.done():
+            coroutine.close()
+            return
+
+        async def guarded() -> None:
+            try:
+                await coroutine
+            except PacelineError as error:
+                log.warning("will be tried again", what=key, error=str(error))
+            except ray.exceptions.RayError:
+                log.exception("will be tried again", what=key)
+
+        self._tasks[key] = asyncio.create_task(guarded())
+
+    async def _forever(self, name: str, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await once()
+            except Unreachable:
+                await asyncio.sleep(1)  # the server restarts; it will be back
+            except Exception:  # a loop of a service must outlive any one bad turn; the next one looks again
+                log.exception("turn failed", loop=name)
+                await asyncio.sleep(1)
+
+
+def _lease(snapshot: FleetSnapshot, lease_id: LeaseId | None) -> LeaseView | None:
+    return next((lease for lease in snapshot.leases if lease.lease_id == lease_id), None)
+
+
+def _without_lease_of(snapshot: FleetSnapshot, request: GangRequest) -> FleetSnapshot:
+    """The fleet as a new attempt of the same run sees it: the gang of its attempt before is free again (SQL replaces the lease)."""
+    mine = {x.lease_id for x in snapshot.leases if split_attempt(x.attempt_id)[:2] == (request.job_id, request.run_name)}
+    devices = tuple(replace(d, lease_id=None) if d.lease_id in mine else d for d in snapshot.devices)
+    return replace(snapshot, devices=devices)

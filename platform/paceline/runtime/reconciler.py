@@ -1,0 +1,124 @@
+"""Keeps Paceline's actors on the cluster: one placement service on the head, one health actor on each node.
+
+A driver process beside the server, because a driver may not outlive a lost GCS and the server must. It acts on what it sees, every period,
+so it can be killed at any time. Run by `paceline server`; exits when Ray is unreachable and is started again.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+import structlog
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from paceline.health.actor import HealthActor
+from paceline.model.errors import PacelineError
+from paceline.placement.service import PlacementService
+from paceline.runtime.settings import HEALTH_ACTOR_PREFIX, PLACEMENT_ACTOR, RAY_NAMESPACE
+from paceline.sdk.client import Client
+
+log = structlog.get_logger()
+
+PERIOD_S: Final = 2.0
+CALL_DEADLINE_S: Final = 30.0
+
+
+class Reconciler:
+    """`turn` makes the cluster as it should be, once."""
+
+    def __init__(self, server_url: str, token: str) -> None:
+        self._url, self._token = server_url, token
+        self._client = Client(server_url, token)
+        self._greeted: set[str] = set()
+
+    def turn(self) -> None:
+        nodes = [n for n in ray.nodes() if n["Alive"]]
+        self._client.nodes_alive(
+            [
+                {"node_id": n["NodeID"], "host_hint": n["NodeManagerHostname"], "address": n["NodeManagerAddress"]}
+                for n in nodes
+                if n["Resources"].get("GPU")
+            ],
+            time.time_ns(),
+        )
+        self._ensure_placement()
+        for node in nodes:
+            if node["Resources"].get("GPU"):
+                self._ensure_health(node["NodeID"])
+
+    def _ensure_placement(self) -> None:
+        actor = ray.remote(PlacementService).options(  # type: ignore[attr-defined]  # missing in ray's stubs
+            name=PLACEMENT_ACTOR,
+            namespace=RAY_NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            max_task_retries=0,
+            max_concurrency=1000,
+            num_cpus=0,
+            resources={"node:__internal_head__": 0.001},
+        ).remote(self._url, self._token)
+        self._greet(PLACEMENT_ACTOR, actor)
+        ray.get(actor.start.remote(), timeout=CALL_DEADLINE_S)
+
+    def _ensure_health(self, node_id: str) -> None:
+        name = HEALTH_ACTOR_PREFIX + node_id
+        actor = ray.remote(HealthActor).options(  # type: ignore[attr-defined]  # missing in ray's stubs
+            name=name,
+            namespace=RAY_NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            max_concurrency=8,
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
+        ).remote(self._url, self._token, node_id)
+        self._greet(name, actor)
+
+    def _greet(self, name: str, actor: Any) -> None:
+        """An actor of an earlier server learns where this one is. Not waited for: it may be restarting."""
+        if name not in self._greeted:
+            actor.reconnect.remote(self._url, self._token)
+            self._greeted.add(name)
+
+
+def remove_everything() -> None:
+    """Take Paceline's actors and holds off the cluster: `paceline down`."""
+    from paceline.placement.binding import remove_all
+
+    for entry in ray.util.list_named_actors(all_namespaces=True):
+        if entry["namespace"] == RAY_NAMESPACE and entry["name"].startswith("paceline-"):
+            ray.kill(ray.get_actor(entry["name"], namespace=RAY_NAMESPACE), no_restart=True)
+    remove_all()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ray-address", required=True)
+    parser.add_argument("--server-url", default="")
+    parser.add_argument("--token-file", type=Path)
+    parser.add_argument("--remove", action="store_true")
+    args = parser.parse_args()
+    try:
+        ray.init(args.ray_address, namespace=RAY_NAMESPACE, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, ray.exceptions.RaySystemError, ValueError, RuntimeError) as error:
+        sys.exit(f"Ray at {args.ray_address} does not answer: {error}")
+    if args.remove:
+        remove_everything()
+        return
+    reconciler = Reconciler(args.server_url, args.token_file.read_text().strip())
+    while True:
+        try:
+            reconciler.turn()
+        except PacelineError as error:
+            log.warning("the next turn will try again", error=str(error))
+        except (ray.exceptions.RayError, ValueError) as error:  # ValueError: a name that another reconciler has just taken
+            log.warning("the next turn will try again", error=repr(error))
+        time.sleep(PERIOD_S)
+
+
+if __name__ == "__main__":
+    main()
