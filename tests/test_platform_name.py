@@ -52,6 +52,8 @@ def where():
 print(ray.get(where.remote()))
 """
     env = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": "/tmp"}
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=180
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert is_pythons_own(done.stdout.strip().splitlines()[-1])

@@ -29,11 +29,17 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 @pytest.mark.parametrize("path", PRODUCT, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_a_reader_holds_a_file_in_the_head(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= FILE_LINES
-    long = [f"{f.name}: {f.end_lineno - f.lineno + 1}" for f in functions(path) if f.end_lineno and f.end_lineno - f.lineno >= FUNCTION_LINES]
+    long = [
+        f"{f.name}: {f.end_lineno - f.lineno + 1}"
+        for f in functions(path)
+        if f.end_lineno and f.end_lineno - f.lineno >= FUNCTION_LINES
+    ]
     assert not long
 
 
-@pytest.mark.parametrize("path", [p for p in PRODUCT if "__init__" not in p.name], ids=lambda p: p.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "path", [p for p in PRODUCT if "__init__" not in p.name], ids=lambda p: p.relative_to(ROOT).as_posix()
+)
 def test_every_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
 
@@ -51,5 +57,9 @@ def test_tests_wait_for_conditions_and_do_not_sleep() -> None:
 
 def test_nothing_names_this_machine() -> None:
     secret_or_path = re.compile(r"(/work/|/root/|/home/[a-z]|BEGIN [A-Z ]*PRIVATE KEY)")
-    texts = [p for p in tracked() if p.suffix in {".py", ".md", ".toml", ".c", ".h", ".html", ".sh", ".yml", ""} and p != Path(__file__)]
+    texts = [
+        p
+        for p in tracked()
+        if p.suffix in {".py", ".md", ".toml", ".c", ".h", ".html", ".sh", ".yml", ""} and p != Path(__file__)
+    ]
     assert [p.relative_to(ROOT).as_posix() for p in texts if secret_or_path.search(p.read_text(errors="replace"))] == []

@@ -4,7 +4,12 @@ import inspect
 
 import ray
 from ray.train import ScalingConfig
-from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.callback import (
+    ControllerCallback,
+    ReportCallback,
+    WorkerCallback,
+    WorkerGroupCallback,
+)
 from ray.train.v2._internal.execution.controller.controller import TrainController
 from ray.train.v2._internal.execution.training_report import _TrainingReport
 from ray.train.v2._internal.execution.worker_group.worker import ActorMetadata, RayTrainWorker
@@ -19,11 +24,17 @@ def parameters(function: object) -> list[str]:
 
 
 def test_the_pinned_version() -> None:
-    assert ray.__version__.startswith("2.60."), "hooks were tried on 2.60: read training/ray_train.py before you raise the pin"
+    assert ray.__version__.startswith("2.60."), (
+        "hooks were tried on 2.60: read training/ray_train.py before you raise the pin"
+    )
 
 
 def test_every_hook_of_ours_overrides_one_of_rays() -> None:
-    hooks = [name for name, value in vars(PacelineCallback).items() if inspect.isfunction(value) and name.startswith(("on_", "after_", "before_"))]
+    hooks = [
+        name
+        for name, value in vars(PacelineCallback).items()
+        if inspect.isfunction(value) and name.startswith(("on_", "after_", "before_"))
+    ]
     assert len(hooks) >= 9
     bases = (ControllerCallback, WorkerGroupCallback, ReportCallback, WorkerCallback)
     for name in hooks:

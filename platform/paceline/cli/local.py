@@ -83,7 +83,9 @@ def _settings() -> "Settings":
     try:
         from paceline.runtime.settings import Settings
     except ImportError as error:
-        raise HostSetup("PL-HOST-002", f"this machine has only Paceline's client: {error}", "pip install 'paceline[cluster]'") from error
+        raise HostSetup(
+            "PL-HOST-002", f"this machine has only Paceline's client: {error}", "pip install 'paceline[cluster]'"
+        ) from error
     return Settings()
 
 
@@ -187,5 +189,3 @@ def add_to(app: typer.Typer) -> None:
     app.command()(up)
     app.command()(down)
     app.command()(server)
-
-

@@ -60,7 +60,7 @@ class Hold:
 
 def free_gpus(node_id: NodeId) -> int:
     """Whole GPUs that Ray could give out on a node now; 0 for a node that Ray does not know."""
-    per_node: dict[str, dict[str, float]] = ray._private.state.available_resources_per_node()
+    per_node: dict[str, dict[str, float]] = ray._private.state.available_resources_per_node()  # type: ignore[no-untyped-call]
     return int(per_node.get(node_id, {}).get("GPU", 0) + 1e-6)
 
 
@@ -73,12 +73,13 @@ async def take_free(node_id: NodeId) -> dict[int, Hold]:
 
 
 def _one_gpu_group(node_id: NodeId) -> PlacementGroup:
-    return placement_group(
+    group: PlacementGroup = placement_group(
         [{"GPU": 1}],
         name=f"{HOLD_PREFIX}{node_id[:12]}-{secrets.token_hex(4)}",
         lifetime="detached",
         bundle_label_selector=[{"ray.io/node-id": node_id}],
     )
+    return group
 
 
 async def _placed(group: PlacementGroup) -> bool:
@@ -94,7 +95,9 @@ async def _hold(node_id: NodeId, group: PlacementGroup) -> Hold | None:
     """Which device a placed group got. Asked one after the other, Ray uses one worker for all of them: 2 ms each instead of a start."""
     strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
     try:
-        index = await asyncio.wait_for(_as_future(_index_here.options(scheduling_strategy=strategy).remote()), MASK_DEADLINE_S)
+        index = await asyncio.wait_for(
+            _as_future(_index_here.options(scheduling_strategy=strategy).remote()), MASK_DEADLINE_S
+        )
     except (TimeoutError, ray.exceptions.RayError) as error:
         log.warning("a group does not tell its device", node=node_id[:12], error=repr(error))
         remove_placement_group(group)

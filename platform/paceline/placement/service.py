@@ -36,6 +36,8 @@ SEAT_DEADLINE_S: Final = 90.0
 MOVE_POLL_S: Final = 10.0
 OWNER_SILENT_S: Final = 60.0
 """A gang's owner asks every MOVE_POLL_S. Longer than six polls: the owner is looked up on Ray, and its lease ended if it is dead."""
+PROBED: Final = frozenset({DeviceState.PROBING, DeviceState.PROBATION, DeviceState.SUSPECT})
+"""States that a device leaves by a probe."""
 PROBES_PER_NODE: Final = 2
 PROBE_DEADLINE_S: Final = 120.0
 assert OWNER_SILENT_S >= 3 * MOVE_POLL_S, "one lost poll must not end a lease"
@@ -57,7 +59,7 @@ class _Owner:
     heard: float
 
 
-@ray.remote(num_cpus=0, max_concurrency=200)
+@ray.remote(num_cpus=0)
 def _probe_here() -> tuple[float, ...]:
     index = int(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
     return probe.run(index)
@@ -114,8 +116,12 @@ class PlacementService:
             if isinstance(outcome, Grant):
                 return outcome
             unavailable |= outcome
-        return result if isinstance(result, Refusal) else Refusal(
-            f"devices of {BIND_ATTEMPTS} plans in a row were taken by others on this Ray cluster", "ask again", ()
+        return (
+            result
+            if isinstance(result, Refusal)
+            else Refusal(
+                f"devices of {BIND_ATTEMPTS} plans in a row were taken by others on this Ray cluster", "ask again", ()
+            )
         )
 
     async def confirm(self, lease_id: LeaseId, ranks: tuple[RankPlace, ...]) -> tuple[DeviceUuid, ...]:
@@ -296,7 +302,7 @@ class PlacementService:
         due: dict[NodeId, list[DeviceView]] = defaultdict(list)
         for device in self._snapshot.devices:
             place = (device.node_id, device.index)
-            wants = device.state in (DeviceState.PROBING, DeviceState.PROBATION)
+            wants = device.state in PROBED and device.lease_id is None
             if wants and place in self._holds and device.uuid not in self._probing:
                 due[device.node_id].append(device)
         for node_id, devices in due.items():
@@ -318,7 +324,11 @@ class PlacementService:
                 seconds = await asyncio.wait_for(binding.run_in(hold, _probe_here), PROBE_DEADLINE_S)
                 return Measurement(device.uuid, probe.NAME, probe.VERSION, time.time_ns(), tuple(seconds), ok=True)
             except (TimeoutError, ray.exceptions.RayError, LookupError) as error:
-                reason = f"the probe did not finish within {PROBE_DEADLINE_S:.0f} s" if isinstance(error, TimeoutError) else repr(error)
+                reason = (
+                    f"the probe did not finish within {PROBE_DEADLINE_S:.0f} s"
+                    if isinstance(error, TimeoutError)
+                    else repr(error)
+                )
                 return Measurement(device.uuid, probe.NAME, probe.VERSION, time.time_ns(), (), ok=False, error=reason)
 
     # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -385,6 +395,8 @@ def _lease(snapshot: FleetSnapshot, lease_id: LeaseId | None) -> LeaseView | Non
 
 def _without_lease_of(snapshot: FleetSnapshot, request: GangRequest) -> FleetSnapshot:
     """The fleet as a new attempt of the same run sees it: the gang of its attempt before is free again (SQL replaces the lease)."""
-    mine = {x.lease_id for x in snapshot.leases if split_attempt(x.attempt_id)[:2] == (request.job_id, request.run_name)}
+    mine = {
+        x.lease_id for x in snapshot.leases if split_attempt(x.attempt_id)[:2] == (request.job_id, request.run_name)
+    }
     devices = tuple(replace(d, lease_id=None) if d.lease_id in mine else d for d in snapshot.devices)
     return replace(snapshot, devices=devices)

@@ -35,7 +35,7 @@ class Started:
             return
         family = [process, *process.children(recursive=True)]
         process.terminate()
-        _, alive = psutil.wait_procs([process], timeout=grace_s)
+        psutil.wait_procs([process], timeout=grace_s)
         for survivor in (p for p in family if p.is_running()):
             try:
                 survivor.kill()

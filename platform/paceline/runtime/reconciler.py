@@ -35,47 +35,53 @@ class Reconciler:
         self._greeted: set[str] = set()
 
     def turn(self) -> None:
-        nodes = [n for n in ray.nodes() if n["Alive"]]
+        nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]  # type: ignore[no-untyped-call]
         self._client.nodes_alive(
             [
                 {"node_id": n["NodeID"], "host_hint": n["NodeManagerHostname"], "address": n["NodeManagerAddress"]}
                 for n in nodes
-                if n["Resources"].get("GPU")
             ],
             time.time_ns(),
         )
         self._ensure_placement()
         for node in nodes:
-            if node["Resources"].get("GPU"):
-                self._ensure_health(node["NodeID"])
+            self._ensure_health(node["NodeID"])
 
     def _ensure_placement(self) -> None:
-        actor = ray.remote(PlacementService).options(  # type: ignore[attr-defined]  # missing in ray's stubs
-            name=PLACEMENT_ACTOR,
-            namespace=RAY_NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_task_retries=0,
-            max_concurrency=1000,
-            num_cpus=0,
-            resources={"node:__internal_head__": 0.001},
-        ).remote(self._url, self._token)
+        actor: Any = (
+            _actor_class(PlacementService)
+            .options(
+                name=PLACEMENT_ACTOR,
+                namespace=RAY_NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                max_restarts=-1,
+                max_task_retries=0,
+                max_concurrency=1000,
+                num_cpus=0,
+                resources={"node:__internal_head__": 0.001},
+            )
+            .remote(self._url, self._token)
+        )
         self._greet(PLACEMENT_ACTOR, actor)
         ray.get(actor.start.remote(), timeout=CALL_DEADLINE_S)
 
     def _ensure_health(self, node_id: str) -> None:
         name = HEALTH_ACTOR_PREFIX + node_id
-        actor = ray.remote(HealthActor).options(  # type: ignore[attr-defined]  # missing in ray's stubs
-            name=name,
-            namespace=RAY_NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_concurrency=8,
-            num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
-        ).remote(self._url, self._token, node_id)
+        actor: Any = (
+            _actor_class(HealthActor)
+            .options(
+                name=name,
+                namespace=RAY_NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                max_restarts=-1,
+                max_concurrency=8,
+                num_cpus=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
+            )
+            .remote(self._url, self._token, node_id)
+        )
         self._greet(name, actor)
 
     def _greet(self, name: str, actor: Any) -> None:
@@ -83,6 +89,10 @@ class Reconciler:
         if name not in self._greeted:
             actor.reconnect.remote(self._url, self._token)
             self._greeted.add(name)
+
+
+def _actor_class(cls: type) -> Any:
+    return ray.remote(cls)
 
 
 def remove_everything() -> None:
@@ -115,7 +125,10 @@ def main() -> None:
             reconciler.turn()
         except PacelineError as error:
             log.warning("the next turn will try again", error=str(error))
-        except (ray.exceptions.RayError, ValueError) as error:  # ValueError: a name that another reconciler has just taken
+        except (
+            ray.exceptions.RayError,
+            ValueError,
+        ) as error:  # ValueError: a name that another reconciler has just taken
             log.warning("the next turn will try again", error=repr(error))
         time.sleep(PERIOD_S)
 

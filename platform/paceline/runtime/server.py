@@ -54,7 +54,9 @@ class Child:
     def _ended(self, status: int, now: float) -> None:
         self.failures = 0 if now - self.started > STABLE_S else self.failures + 1
         self.not_before = now + min(BACKOFF_MAX_S, 0.25 * 2**self.failures if self.failures else 0.0)
-        log.warning("process ended; it is started again", command=self.command[2], status=status, failures=self.failures)
+        log.warning(
+            "process ended; it is started again", command=self.command[2], status=status, failures=self.failures
+        )
         self.process = None
 
     def stop(self) -> None:
@@ -77,8 +79,16 @@ class Server:
         python = [sys.executable, "-m"]
         self._api = Child([*python, "paceline.runtime.api", "--port", str(port)], settings.logs / "api.log")
         self._reconciler = Child(
-            [*python, "paceline.runtime.reconciler", "--ray-address", ray_address, "--server-url", self.url,
-             "--token-file", str(settings.agent_token_file)],
+            [
+                *python,
+                "paceline.runtime.reconciler",
+                "--ray-address",
+                ray_address,
+                "--server-url",
+                self.url,
+                "--token-file",
+                str(settings.agent_token_file),
+            ],
             settings.logs / "reconciler.log",
         )
         self._stop = False

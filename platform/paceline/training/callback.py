@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import ray
 import structlog
@@ -39,7 +39,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def fail_open(hook: Callable[Concatenate["PacelineCallback", P], R]) -> Callable[Concatenate["PacelineCallback", P], R | None]:
+def fail_open(
+    hook: Callable[Concatenate["PacelineCallback", P], R],
+) -> Callable[Concatenate["PacelineCallback", P], R | None]:
     """A hook that fails is logged, and the run goes on without what it would have done."""
 
     @functools.wraps(hook)
@@ -50,7 +52,7 @@ def fail_open(hook: Callable[Concatenate["PacelineCallback", P], R]) -> Callable
             log.exception("hook failed; the run goes on without it", hook=hook.__name__)
             return None
 
-    return guarded
+    return cast("Callable[Concatenate[PacelineCallback, P], R | None]", guarded)
 
 
 class PacelineCallback(
@@ -111,7 +113,9 @@ class PacelineCallback(
         while True:
             answer = self._ask(request)
             if isinstance(answer, Grant):
-                log.info("gang found", devices=answer.devices, spread=round(answer.plan.spread, 4), reason=answer.plan.reason)
+                log.info(
+                    "gang found", devices=answer.devices, spread=round(answer.plan.spread, 4), reason=answer.plan.reason
+                )
                 return answer
             if answer.reason != told:
                 told = answer.reason
@@ -124,7 +128,11 @@ class PacelineCallback(
         try:
             answer: Grant | Refusal = ray.get(self._service.acquire.remote(request, owner), timeout=CALL_DEADLINE_S)
         except (PacelineError, ray.exceptions.RayError) as error:
-            return Refusal(f"the placement service does not answer: {_first_line(error)}", "it restarts by itself; see `paceline status`", ())
+            return Refusal(
+                f"the placement service does not answer: {_first_line(error)}",
+                "it restarts by itself; see `paceline status`",
+                (),
+            )
         return answer
 
     @fail_open
@@ -174,7 +182,11 @@ class PacelineCallback(
             return
         numbers = {key: float(value) for key, value in metrics[0].items() if isinstance(value, int | float)}
         record = CheckpointRecord(
-            self._request.attempt_id, training_report.checkpoint.path, _step(numbers, self._reports), time.time_ns(), numbers
+            self._request.attempt_id,
+            training_report.checkpoint.path,
+            _step(numbers, self._reports),
+            time.time_ns(),
+            numbers,
         )
         self._latest = record
         self._outbox.put(lambda: self._client.checkpoint(record))
@@ -232,7 +244,11 @@ def _max_spread() -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1:
-        log.error("PACELINE_MAX_SPREAD must be a number in [0, 1); the default is used", given=text, default=DEFAULT_MAX_SPREAD)
+        log.error(
+            "PACELINE_MAX_SPREAD must be a number in [0, 1); the default is used",
+            given=text,
+            default=DEFAULT_MAX_SPREAD,
+        )
         return DEFAULT_MAX_SPREAD
     return value
 

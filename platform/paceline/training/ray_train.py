@@ -17,7 +17,13 @@ from ray.train.v2.api.preemption import PreemptionInfo
 from paceline.model.ids import NodeId
 from paceline.model.workload import RankPlace
 
-__all__ = ["ControllerCallback", "ReportCallback", "WorkerCallback", "WorkerGroupCallback", "WorkerGroupStartupTimeoutError"]
+__all__ = [
+    "ControllerCallback",
+    "ReportCallback",
+    "WorkerCallback",
+    "WorkerGroupCallback",
+    "WorkerGroupStartupTimeoutError",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,9 @@ def run_of(train_run_context: Any) -> Run:
 def places_of(worker_group: Any) -> tuple[RankPlace, ...]:
     """Where each rank sits. A worker with several GPUs gives one entry each."""
     return tuple(
-        RankPlace(worker.distributed_context.world_rank, NodeId(worker.metadata.node_id), int(index), worker.metadata.pid)
+        RankPlace(
+            worker.distributed_context.world_rank, NodeId(worker.metadata.node_id), int(index), worker.metadata.pid
+        )
         for worker in worker_group.get_workers()
         for index in worker.metadata.accelerator_ids.get("GPU", [])
     )

@@ -1,0 +1,272 @@
+"""`paceline`: what is there, what happened, why, and the few things an operator does by hand.
+
+Exit codes: 0 done, 2 wrong use, 3 not found, 4 refused, 5 infeasible, 6 failed, 7 timed out, 8 the server does not answer, 130 interrupted.
+"""
+
+import sys
+import time
+from collections import Counter
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from paceline import __version__
+from paceline.cli import local, render
+from paceline.cli.show import Kind, Output, follow_events, print_table, watch
+from paceline.model.errors import BadRequest, PacelineError
+from paceline.model.workload import FINAL_STATES, RunState
+from paceline.sdk import words
+from paceline.sdk.client import Client
+from paceline.sdk.rows import DeviceRow, JobDetail
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Paceline: a Ray cluster of GPUs that keeps its pace.",
+)
+
+AddressOption = Annotated[str | None, typer.Option("--address", envvar="PACELINE_ADDRESS", help="URL of the server")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="wide: all columns; json: for programs")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="why; kept in the history")]
+DeviceName = Annotated[str, typer.Argument(metavar="DEVICE", help="uuid, the beginning of one, or HOST/INDEX")]
+
+
+class Thing(StrEnum):
+    """What can be described and told of. `gpu` is another word for `device`."""
+
+    DEVICE = "device"
+    GPU = "gpu"
+    JOB = "job"
+
+
+@app.command()
+def get(
+    kind: Annotated[Kind, typer.Argument(help="what to list")],
+    output: OutputOption = Output.TABLE,
+    watched: Annotated[bool, typer.Option("--watch", "-w", help="go on showing changes")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=5000, help="longest list of leases, jobs, sessions or events")] = 50,
+    address: AddressOption = None,
+) -> None:
+    """List hosts, devices (gpus), leases, jobs, sessions or events."""
+    with Client(address) as client:
+        if watched and kind is Kind.EVENTS:
+            follow_events(client, output, limit)
+        elif watched:
+            watch(client, kind, output, limit)
+        else:
+            print_table(client, kind, output, limit)
+
+
+@app.command()
+def describe(kind: Thing, name: str, output: OutputOption = Output.TABLE, address: AddressOption = None) -> None:
+    """Everything about one device or job."""
+    with Client(address) as client:
+        if kind is Thing.JOB:
+            _describe_job(client.job(name), output)
+        else:
+            _describe_device(client, words.find_device(client.devices(), name), output)
+
+
+def _describe_device(client: Client, device: DeviceRow, output: Output) -> None:
+    told = client.story(device.uuid)
+    if output is Output.JSON:
+        print(render.as_json(told))
+        return
+    now_ns = time.time_ns()
+    raw = client.samples(device.uuid, now_ns - 60 * 10**9).raw
+    out = render.console(output is Output.WIDE)
+    out.print(
+        render.block(
+            [
+                ("device", f"{device.uuid}  ({words.place(device)})"),
+                ("sku", device.sku),
+                ("serial", f"{device.serial}, PCI {device.pci_bus_id}, driver {device.driver_version}"),
+                ("state", render.state(device.state)),
+                ("because", f"{device.reason}  ({words.age(device.since_ns, now_ns)})"),
+                (
+                    "score",
+                    f"{words.score(device.score)} of the cohort's median time, noise {words.percent(device.noise)}",
+                ),
+                ("on Ray", "held: cannot be given out" if device.held else "not held"),
+                ("lease", f"{device.lease_id} for {device.attempt_id}" if device.lease_id else "none"),
+                ("now", _reading(raw[-1]) if raw else "no sample in the last minute"),
+            ]
+        )
+    )
+    out.print("\nstory")
+    out.print(render.story(told.events, now_ns))
+
+
+def _reading(sample: Any) -> str:
+    parts = [
+        (sample.sm_clock_mhz, "MHz"),
+        (sample.temperature_c, "°C"),
+        (sample.power_w, "W"),
+        (sample.utilisation_pct, "% busy"),
+    ]
+    return ", ".join(f"{value:g} {unit}" for value, unit in parts if value is not None) or "no readings"
+
+
+def _describe_job(job: JobDetail, output: Output) -> None:
+    if output is Output.JSON:
+        print(render.as_json(job))
+        return
+    now_ns, wide = time.time_ns(), output is Output.WIDE
+    out = render.console(wide)
+    pairs: list[tuple[str, Any]] = [
+        ("job", job.job_id + (f"  (runs: {', '.join(job.runs)})" if len(job.runs) > 1 else "")),
+        ("run", job.run_name),
+        ("state", render.state(job.state)),
+        ("since", words.age(job.since_ns, now_ns)),
+        ("devices", f"{job.devices} in {job.lease_id}" if job.lease_id else "none"),
+        ("step", f"{job.step} at the newest checkpoint"),
+        ("storage", job.storage_path or "-"),
+    ]
+    out.print(
+        render.block([*pairs, *((name, text) for name, text in (("because", job.reason), ("try", job.hint)) if text)])
+    )
+    out.print("\nattempts")
+    out.print(render.table(render.attempts(job.attempts, now_ns), job.attempts, wide))
+    if job.checkpoints:
+        newest = job.checkpoints[-5:]
+        out.print(f"\ncheckpoints (newest {len(newest)} of {len(job.checkpoints)})")
+        out.print(render.table(render.checkpoints(newest, now_ns), newest, wide))
+
+
+@app.command()
+def explain(kind: Thing, name: str, address: AddressOption = None) -> None:
+    """Why a job or device is as it is, and what would help."""
+    with Client(address) as client:
+        if kind is not Thing.JOB:
+            _story(client, name, Output.TABLE)
+            return
+        job = client.job(name)
+        out = render.console()
+        out.print(
+            f"{job.job_id}/{job.run_name} is {job.state} for {words.age(job.since_ns, time.time_ns())}: {job.reason or _usual(job)}"
+        )
+        if job.hint:
+            out.print(f"try: {job.hint}")
+        for attempt in job.attempts:
+            ended = f"ended: {attempt.reason}" if attempt.state == "ended" else attempt.state
+            start = "" if attempt.resumed_step is None else f", went on from step {attempt.resumed_step}"
+            spread = "" if attempt.spread is None else f", spread {attempt.spread:.2%}"
+            out.print(f"  attempt {attempt.number}: {len(attempt.devices)} devices{spread}{start}; {ended}")
+        moving = next((x for x in client.leases() if x.lease_id == job.lease_id and x.moving_cause), None)
+        if moving is not None:
+            [cause] = client.events(after=moving.moving_cause - 1, limit=1)
+            out.print(f"its gang must move: {cause.summary} (event {cause.id})")
+
+
+def _usual(job: JobDetail) -> str:
+    if job.state in FINAL_STATES:
+        return f"done after {job.starts} start{'s' if job.starts != 1 else ''}"
+    if job.state is RunState.RUNNING:
+        return f"{job.devices} devices at work, step {job.step} is safe"
+    return "no reason was given"
+
+
+@app.command()
+def story(kind: Thing, name: DeviceName, output: OutputOption = Output.TABLE, address: AddressOption = None) -> None:
+    """What happened to a device, what caused that, and what it caused."""
+    if kind is Thing.JOB:
+        raise BadRequest("PL-REQ-031", "a story is told of a device", f"for a job: paceline explain job {name}")
+    with Client(address) as client:
+        _story(client, name, output)
+
+
+def _story(client: Client, name: str, output: Output) -> None:
+    told = client.story(words.find_device(client.devices(), name).uuid)
+    if output is Output.JSON:
+        print(render.as_json(told))
+        return
+    device = told.device
+    out = render.console(output is Output.WIDE)
+    out.print(f"{device.uuid}  {words.place(device)}  {device.sku}  ", render.state(device.state), end="")
+    out.print(f": {device.reason}" if device.reason else "")
+    out.print(render.story(told.events, time.time_ns()))
+
+
+@app.command()
+def quarantine(device: DeviceName, reason: ReasonOption, address: AddressOption = None) -> None:
+    """Take a device out of service. Work on it is moved elsewhere."""
+    with Client(address) as client:
+        row = client.quarantine(words.find_device(client.devices(), device).uuid, reason)
+    print(
+        f"{words.place(row)} is {row.state}: {row.reason}\nNext: paceline story device {row.uuid} · paceline release {words.place(row)} --reason …"
+    )
+
+
+@app.command()
+def release(device: DeviceName, reason: ReasonOption, address: AddressOption = None) -> None:
+    """Let a quarantined device prove itself again. It goes to work after clean probes, not at once."""
+    with Client(address) as client:
+        row = client.release(words.find_device(client.devices(), device).uuid, reason)
+    print(f"{words.place(row)} is {row.state}: {row.reason}")
+
+
+@app.command()
+def status(output: OutputOption = Output.TABLE, address: AddressOption = None) -> None:
+    """The fleet in five lines."""
+    with Client(address) as client:
+        health, hosts, devices, jobs = client.health(), client.hosts(), client.devices(), client.jobs()
+        snapshot = client.fleet()
+    facts: dict[str, Any] = {
+        "server": {"address": client.address, **health},
+        "hosts": Counter(h.state.value for h in hosts),
+        "devices": Counter(d.state.value for d in devices),
+        "leases": {"held": len(snapshot.leases), "moving": sum(1 for x in snapshot.leases if x.moving_cause)},
+        "runs": Counter(j.state.value for j in jobs),
+    }
+    if output is Output.JSON:
+        print(render.as_json(facts))
+        return
+    lines = [
+        (name, ", ".join(f"{n} {s}" for s, n in sorted(facts[name].items())) or "none")
+        for name in facts
+        if name != "server"
+    ]
+    render.console().print(
+        render.block([("server", f"{client.address}, version {health.get('version', '?')}"), *lines])
+    )
+
+
+@app.command()
+def version(address: AddressOption = None) -> None:
+    """Version of this client, and of the server if one answers."""
+    print(f"client {__version__}")
+    try:
+        with Client(address, "", deadline_s=2) as client:
+            print(f"server {client.health().get('version', '?')} at {client.address}")
+    except PacelineError as error:
+        print(f"server unknown: {error.message}", file=sys.stderr)
+
+
+def _mount() -> None:
+    local.add_to(app)
+    try:
+        from paceline.cli import sim
+    except ImportError:  # a client-only installation has no simulator
+        return
+    app.add_typer(sim.app, name="sim")
+
+
+_mount()
+
+
+def run(arguments: list[str]) -> int:
+    """Exit code of the command line `arguments`; errors are written to stderr."""
+    try:
+        app(arguments, prog_name="paceline")
+    except PacelineError as problem:
+        render.error(problem)
+        return problem.exit_code
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))

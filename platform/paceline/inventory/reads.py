@@ -1,0 +1,208 @@
+"""Questions to the inventory. Each is answered from one moment of the database."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.orm import Session
+
+from paceline.inventory.devices import no_such_device
+from paceline.inventory.tables import (
+    DeviceRow,
+    EventRow,
+    HostRow,
+    JobRow,
+    LeaseDeviceRow,
+    LeaseRow,
+    MetaRow,
+    NodeRow,
+    SessionRow,
+)
+from paceline.model.events import Event, EventKind
+from paceline.model.hardware import DeviceState, NodeState
+from paceline.model.ids import DeviceUuid, EventId, HostName, LeaseId, NodeId
+from paceline.model.plan import DeviceView, FleetSnapshot, LeaseView, NodeView
+from paceline.sdk import rows
+
+
+def revision(session: Session) -> int:
+    return session.scalars(select(MetaRow.revision).where(MetaRow.id == 1)).one()
+
+
+def fleet(session: Session) -> FleetSnapshot:
+    """Everything that placement knows. Of each host the present raylet; retired devices are left out."""
+    holders = _holders(session)
+    leases = session.scalars(select(LeaseRow).where(LeaseRow.held).order_by(LeaseRow.lease_id)).all()
+    gangs = seats(session, [lease.lease_id for lease in leases])
+    return FleetSnapshot(
+        revision=revision(session),
+        nodes=tuple(
+            NodeView(NodeId(n.node_id), HostName(n.host), NodeState(n.state), n.reason) for n in _present_nodes(session)
+        ),
+        devices=tuple(
+            DeviceView(
+                uuid=DeviceUuid(d.uuid),
+                host=HostName(d.host),
+                node_id=NodeId(d.node_id),
+                index=d.index,
+                sku=d.sku,
+                state=DeviceState(d.state),
+                score=d.score,
+                lease_id=holders[d.uuid].lease_id if d.uuid in holders else None,
+                cause_id=EventId(d.cause_id),
+            )
+            for d in session.scalars(_in_service())
+        ),
+        leases=tuple(
+            LeaseView(LeaseId(x.lease_id), x.attempt_id, tuple(gangs.get(x.lease_id, ())), EventId(x.moving_cause))
+            for x in leases
+        ),
+    )
+
+
+def _in_service() -> Select[DeviceRow]:
+    return (
+        select(DeviceRow)
+        .where(DeviceRow.state != DeviceState.RETIRED.value)
+        .order_by(DeviceRow.host, DeviceRow.index, DeviceRow.uuid)
+    )
+
+
+def _present_nodes(session: Session) -> Sequence[NodeRow]:
+    """The life that each host names, and raylets whose host has not reported yet."""
+    present = or_(NodeRow.node_id.in_(select(HostRow.node_id)), NodeRow.state != NodeState.LOST.value)
+    return session.scalars(select(NodeRow).where(present).order_by(NodeRow.host, NodeRow.node_id)).all()
+
+
+class Holder(rows.Row):
+    lease_id: LeaseId
+    attempt_id: str
+
+
+def _holders(session: Session) -> dict[str, Holder]:
+    """Who has each leased device."""
+    seats = (
+        select(LeaseDeviceRow.uuid, LeaseRow.lease_id, LeaseRow.attempt_id).join(LeaseRow).where(LeaseDeviceRow.held)
+    )
+    return {
+        uuid: Holder(lease_id=LeaseId(lease), attempt_id=attempt) for uuid, lease, attempt in session.execute(seats)
+    }
+
+
+def seats(session: Session, lease_ids: Iterable[str]) -> dict[str, list[DeviceUuid]]:
+    wanted = select(LeaseDeviceRow.lease_id, LeaseDeviceRow.uuid).where(LeaseDeviceRow.lease_id.in_(list(lease_ids)))
+    seats: dict[str, list[DeviceUuid]] = {}
+    for lease_id, uuid in session.execute(wanted.order_by(LeaseDeviceRow.lease_id, LeaseDeviceRow.rank)):
+        seats.setdefault(lease_id, []).append(DeviceUuid(uuid))
+    return seats
+
+
+def hosts(session: Session) -> list[rows.HostRow]:
+    """Hosts that have reported, by name."""
+    holders = _holders(session)
+    devices = session.scalars(_in_service()).all()
+    found = []
+    for host, node in session.execute(
+        select(HostRow, NodeRow).join(NodeRow, NodeRow.node_id == HostRow.node_id).order_by(HostRow.host)
+    ):
+        mine = [d for d in devices if d.host == host.host]
+        found.append(
+            rows.HostRow(
+                host=HostName(host.host),
+                address=host.address,
+                boot_id=host.boot_id,
+                simulated=host.simulated,
+                node_id=NodeId(node.node_id),
+                state=NodeState(node.state),
+                reason=node.reason,
+                since_ns=node.since_ns,
+                reported_ns=node.reported_ns,
+                devices=len(mine),
+                healthy=sum(d.state == DeviceState.HEALTHY.value for d in mine),
+                leased=sum(d.uuid in holders for d in mine),
+            )
+        )
+    return found
+
+
+def devices(session: Session) -> list[rows.DeviceRow]:
+    """All devices that were ever seen, retired ones too, by host and index."""
+    holders = _holders(session)
+    all_rows = session.scalars(select(DeviceRow).order_by(DeviceRow.host, DeviceRow.index, DeviceRow.uuid))
+    return [_device(row, holders.get(row.uuid)) for row in all_rows]
+
+
+def device(session: Session, uuid: str) -> rows.DeviceRow:
+    row = session.get(DeviceRow, uuid)
+    if row is None:
+        raise no_such_device(uuid)
+    return _device(row, _holders(session).get(uuid))
+
+
+def _device(row: DeviceRow, holder: Holder | None) -> rows.DeviceRow:
+    lease = {"lease_id": holder.lease_id if holder else "", "attempt_id": holder.attempt_id if holder else ""}
+    values = {name: getattr(row, name) for name in rows.DeviceRow.model_fields if name not in lease}
+    return rows.DeviceRow.model_validate(values | lease)
+
+
+def leases(session: Session, limit: int) -> list[rows.LeaseRow]:
+    """Held leases, then ended ones, the newest first."""
+    wanted = select(LeaseRow).order_by(LeaseRow.held.desc(), LeaseRow.since_ns.desc(), LeaseRow.lease_id).limit(limit)
+    found = session.scalars(wanted).all()
+    gangs = seats(session, [row.lease_id for row in found])
+    return [_lease(row, tuple(gangs.get(row.lease_id, ()))) for row in found]
+
+
+def _lease(row: LeaseRow, seats: tuple[DeviceUuid, ...]) -> rows.LeaseRow:
+    state = "ended" if not row.held else "moving" if row.moving_cause else "held"
+    extra: dict[str, Any] = {"state": state, "devices": seats}
+    return rows.LeaseRow.model_validate(
+        {n: getattr(row, n) for n in rows.LeaseRow.model_fields if n not in extra} | extra
+    )
+
+
+def sessions(session: Session, limit: int) -> list[rows.SessionRow]:
+    """The newest first."""
+    wanted = select(SessionRow).order_by(SessionRow.at_ns.desc(), SessionRow.session_id).limit(limit)
+    return [rows.SessionRow.model_validate(row) for row in session.scalars(wanted)]
+
+
+def events(session: Session, after: int, limit: int, entity: str | None, newest: bool) -> list[Event]:
+    """Events with an id above `after`, in order of id: the first `limit` of them, or with `newest` the last."""
+    wanted = select(EventRow).where(EventRow.id > after)
+    if entity:
+        wanted = wanted.where(EventRow.entity == entity)
+    found = session.scalars(wanted.order_by(EventRow.id.desc() if newest else EventRow.id).limit(limit)).all()
+    return [_event(row) for row in (reversed(found) if newest else found)]
+
+
+def _event(row: EventRow) -> Event:
+    return Event(
+        EventId(row.id), row.at_ns, EventKind(row.kind), row.entity, row.summary, EventId(row.cause_id), dict(row.body)
+    )
+
+
+def story(session: Session, uuid: str, limit: int) -> rows.Story:
+    """The newest `limit` events on a device with all that they caused, and the chain of causes above each; in order of id."""
+    own = (
+        select(EventRow.id)
+        .where(EventRow.entity == f"device:{uuid}")
+        .order_by(EventRow.id.desc())
+        .limit(limit)
+        .subquery()
+    )
+    caused = select(own.c.id).cte("caused", recursive=True)
+    caused = caused.union(select(EventRow.id).join(caused, EventRow.cause_id == caused.c.id))
+    above = select(EventRow.cause_id.label("id")).where(EventRow.id.in_(select(own.c.id))).cte("above", recursive=True)
+    above = above.union(select(EventRow.cause_id).join(above, EventRow.id == above.c.id))
+    wanted = select(EventRow).where(or_(EventRow.id.in_(select(caused.c.id)), EventRow.id.in_(select(above.c.id))))
+    return rows.Story(
+        device=device(session, uuid), events=tuple(map(_event, session.scalars(wanted.order_by(EventRow.id))))
+    )
+
+
+def counts(session: Session) -> dict[str, dict[str, int]]:
+    """Devices by state, and jobs by state: for the metrics page."""
+    by_device = session.execute(select(DeviceRow.state, func.count()).group_by(DeviceRow.state))
+    by_job = session.execute(select(JobRow.state, func.count()).group_by(JobRow.state))
+    return {"devices": dict(by_device.all()), "jobs": dict(by_job.all())}

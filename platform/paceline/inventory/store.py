@@ -1,0 +1,230 @@
+"""The door to the inventory. Each command is one transaction: rows, events and revision change together or not at all.
+
+Writers take turns (the meta row is locked first), so the order of event ids is the order of commits and no check can be overtaken.
+A turn is some milliseconds; that carries about 200 reports a second, a fleet of some hundred nodes.
+Commands raise the errors of model.errors only; `now_ns` is the caller's clock.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
+
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+
+from paceline.inventory import (
+    devices,
+    leases,
+    nodes,
+    probes,
+    reads,
+    reads_runs,
+    reports,
+    runs,
+    samples,
+    sessions,
+    tokens,
+)
+from paceline.inventory.engine import open_engine, reading, unreachable, writing
+from paceline.inventory.unit import Unit
+from paceline.model.events import Event
+from paceline.model.health import NodeReport
+from paceline.model.ids import DeviceUuid
+from paceline.model.measurement import DeviceScore, Measurement
+from paceline.model.plan import FleetSnapshot, LeaseView, Plan
+from paceline.model.session import SessionUpdate
+from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
+from paceline.sdk import rows
+
+STORY_LIMIT = 500
+
+
+class Store:
+    """The inventory at `url` (`sqlite:///path` or `postgresql://…`); its schema must be there (`migrate.upgrade`). Safe to share by threads."""
+
+    def __init__(self, url: str) -> None:
+        engine = open_engine(url)
+        self._engine = engine
+        self._writers = sessionmaker(writing(engine), expire_on_commit=False)
+        self._readers = sessionmaker(reading(engine), expire_on_commit=False)
+        self._listening_since_ns = 0
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _write(self, now_ns: int) -> Iterator[Unit]:
+        try:
+            with self._writers.begin() as session:
+                unit = Unit(session, now_ns)
+                unit.lock()
+                yield unit
+                unit.close()
+        except OperationalError as error:
+            raise unreachable(error) from error
+
+    @contextmanager
+    def _read(self) -> Iterator[Session]:
+        try:
+            with self._readers.begin() as session:
+                yield session
+        except OperationalError as error:
+            raise unreachable(error) from error
+
+    # ── what nodes say ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def report(self, report: NodeReport, now_ns: int) -> bool:
+        """Take a node's report. False if it was taken before or its sender is no longer its host's present raylet."""
+        with self._write(now_ns) as unit:
+            return reports.take(unit, report)
+
+    def nodes_alive(self, listed: Sequence[rows.AliveNode], at_ns: int, now_ns: int) -> None:
+        """All raylets that Ray calls alive at `at_ns`."""
+        with self._write(now_ns) as unit:
+            nodes.alive(unit, list(listed), at_ns)
+
+    def sweep(self, now_ns: int) -> None:
+        """Mark what fell silent. To be called about once a second by one server."""
+        self._listening_since_ns = self._listening_since_ns or now_ns
+        with self._write(now_ns) as unit:
+            nodes.sweep(unit, self._listening_since_ns)
+
+    def roll_up(self, now_ns: int) -> None:
+        """Roll samples up by the minute and drop what is too old. To be called about once a minute."""
+        with self._write(now_ns) as unit:
+            samples.roll_up(unit)
+
+    def measurements(self, given: Iterable[Measurement], now_ns: int) -> tuple[DeviceScore, ...]:
+        with self._write(now_ns) as unit:
+            return probes.take(unit, given)
+
+    # ── placement ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def holds(self, held: Sequence[str], released: Sequence[str], now_ns: int) -> None:
+        """What placement has checked on Ray: `held` cannot be given out, `released` may be."""
+        with self._write(now_ns) as unit:
+            devices.holds(unit, list(held), list(released))
+
+    def create_lease(self, request: GangRequest, plan: Plan, now_ns: int) -> LeaseView:
+        """Raises Conflict PL-REV-001 if a device is not HEALTHY any more or has another holder."""
+        with self._write(now_ns) as unit:
+            return leases.take(unit, request, plan)
+
+    def end_lease(self, lease_id: str, reason: str, now_ns: int) -> None:
+        with self._write(now_ns) as unit:
+            leases.finish(unit, lease_id, reason)
+
+    def correct_lease(self, lease_id: str, actual: Sequence[DeviceUuid], now_ns: int) -> LeaseView:
+        with self._write(now_ns) as unit:
+            return leases.correct(unit, lease_id, tuple(actual))
+
+    # ── runs and sessions ────────────────────────────────────────────────────────────────────────────────────────
+
+    def job_update(self, update: JobUpdate, now_ns: int) -> None:
+        with self._write(now_ns) as unit:
+            runs.job(unit, update)
+
+    def attempt(self, progress: AttemptProgress, now_ns: int) -> None:
+        with self._write(now_ns) as unit:
+            runs.attempt(unit, progress)
+
+    def checkpoint(self, record: CheckpointRecord, now_ns: int) -> None:
+        with self._write(now_ns) as unit:
+            runs.checkpoint(unit, record)
+
+    def report_sessions(self, updates: Iterable[SessionUpdate], now_ns: int) -> None:
+        with self._write(now_ns) as unit:
+            for update in sorted(updates, key=lambda u: (u.at_ns, u.session_id)):
+                sessions.update(unit, update)
+
+    # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def quarantine(self, uuid: str, reason: str, who: str, now_ns: int) -> rows.DeviceRow:
+        with self._write(now_ns) as unit:
+            devices.quarantine(unit, uuid, reason, who)
+        return self.device(uuid)
+
+    def release(self, uuid: str, reason: str, who: str, now_ns: int) -> rows.DeviceRow:
+        with self._write(now_ns) as unit:
+            devices.release(unit, uuid, reason, who)
+        return self.device(uuid)
+
+    def add_token(self, name: str, now_ns: int) -> str:
+        """A new token, shown this once."""
+        with self._write(now_ns) as unit:
+            return tokens.add(unit, name)
+
+    def add_first_token(self, name: str, now_ns: int) -> str | None:
+        """A token for `name` if no valid one exists yet, else None."""
+        with self._write(now_ns) as unit:
+            return None if tokens.any_valid(unit.session) else tokens.add(unit, name)
+
+    def revoke_tokens(self, name: str, now_ns: int) -> int:
+        with self._write(now_ns) as unit:
+            return tokens.revoke(unit, name)
+
+    def token_holder(self, token: str) -> str | None:
+        with self._read() as session:
+            return tokens.holder(session, token)
+
+    # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def revision(self) -> int:
+        with self._read() as session:
+            return reads.revision(session)
+
+    def fleet(self) -> FleetSnapshot:
+        with self._read() as session:
+            return reads.fleet(session)
+
+    def hosts(self) -> list[rows.HostRow]:
+        with self._read() as session:
+            return reads.hosts(session)
+
+    def devices(self) -> list[rows.DeviceRow]:
+        with self._read() as session:
+            return reads.devices(session)
+
+    def device(self, uuid: str) -> rows.DeviceRow:
+        with self._read() as session:
+            return reads.device(session, uuid)
+
+    def device_samples(self, uuid: str, since_ns: int) -> rows.DeviceSamples:
+        with self._read() as session:
+            reads.device(session, uuid)
+            return samples.of_device(session, uuid, since_ns)
+
+    def story(self, uuid: str, limit: int = STORY_LIMIT) -> rows.Story:
+        with self._read() as session:
+            return reads.story(session, uuid, limit)
+
+    def leases(self, limit: int = 200) -> list[rows.LeaseRow]:
+        with self._read() as session:
+            return reads.leases(session, limit)
+
+    def jobs(self, limit: int = 200) -> list[rows.JobRow]:
+        with self._read() as session:
+            return reads_runs.jobs(session, limit)
+
+    def job(self, name: str) -> rows.JobDetail:
+        """By job id (its newest run) or `<job id>/<run name>`."""
+        with self._read() as session:
+            return reads_runs.job(session, name)
+
+    def sessions(self, limit: int = 200) -> list[rows.SessionRow]:
+        with self._read() as session:
+            return reads.sessions(session, limit)
+
+    def events(self, after: int = 0, limit: int = 200, entity: str | None = None, newest: bool = False) -> list[Event]:
+        with self._read() as session:
+            return reads.events(session, after, limit, entity, newest)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        with self._read() as session:
+            return reads.counts(session)

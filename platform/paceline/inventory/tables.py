@@ -1,0 +1,349 @@
+"""The tables. Times are unix nanoseconds; states are strings; history never has a foreign key to a row that may be deleted.
+
+Kept for good: events, measurements, scores, xids, leases, jobs, attempts, checkpoints. Kept short: samples (raw) and their
+roll-up by the minute; `samples.py` says how long.
+"""
+
+from typing import Any, ClassVar, Final
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+BigKey: Final = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite numbers rows by itself only if the key is spelt INTEGER."""
+Json: Final = JSON().with_variant(JSONB, "postgresql")
+Name: Final = String()
+State: Final = String(24)
+
+NAMING: Final = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        int: BigInteger,
+        str: Name,
+        dict[str, Any]: Json,
+        list[str]: Json,
+        list[float]: Json,
+    }
+
+
+class MetaRow(Base):
+    """One row. A writer locks it first: so commits, event ids and revisions are in one order, on both engines."""
+
+    __tablename__ = "meta"
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    revision: Mapped[int] = mapped_column(default=0)
+    rolled_until_ns: Mapped[int] = mapped_column(default=0)
+
+
+class HostRow(Base):
+    """A machine. `node_id` is the present life of its raylet."""
+
+    __tablename__ = "hosts"
+    host: Mapped[str] = mapped_column(primary_key=True)
+    address: Mapped[str]
+    boot_id: Mapped[str]
+    simulated: Mapped[bool]
+    node_id: Mapped[str]
+    first_seen_ns: Mapped[int]
+    seen_ns: Mapped[int]
+
+
+class NodeRow(Base):
+    """One life of a raylet. `alive` is what Ray said last; `reported_ns` is 0 until its health actor has spoken."""
+
+    __tablename__ = "nodes"
+    node_id: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str] = mapped_column(index=True)
+    address: Mapped[str]
+    state: Mapped[str] = mapped_column(State)
+    reason: Mapped[str] = mapped_column(Text, default="")
+    since_ns: Mapped[int]
+    joined_ns: Mapped[int]
+    alive: Mapped[bool] = mapped_column(default=True)
+    alive_ns: Mapped[int] = mapped_column(default=0)
+    reported_ns: Mapped[int] = mapped_column(default=0)
+    event_id: Mapped[int] = mapped_column(default=0)
+
+
+class DeviceRow(Base):
+    """Facts of a device, its state as `health.machine` left it, and its score."""
+
+    __tablename__ = "devices"
+    uuid: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str] = mapped_column(index=True)
+    node_id: Mapped[str] = mapped_column(index=True)
+    index: Mapped[int] = mapped_column("device_index", Integer)
+    serial: Mapped[str]
+    pci_bus_id: Mapped[str]
+    product: Mapped[str]
+    memory_bytes: Mapped[int]
+    power_cap_w: Mapped[float]
+    driver_version: Mapped[str]
+    mig_profile: Mapped[str]
+    sku: Mapped[str] = mapped_column(index=True)
+    first_seen_ns: Mapped[int]
+    seen_ns: Mapped[int]
+
+    state: Mapped[str] = mapped_column(State)
+    since_ns: Mapped[int]
+    reason: Mapped[str] = mapped_column(Text, default="")
+    clean_probes: Mapped[int] = mapped_column(Integer, default=0)
+    bad_findings: Mapped[int] = mapped_column(Integer, default=0)
+    before_unknown: Mapped[str | None] = mapped_column(State)
+    cause_id: Mapped[int] = mapped_column(default=0)
+    held: Mapped[bool] = mapped_column(default=False)
+    """Placement has checked that Ray cannot give the device out."""
+
+    score: Mapped[float | None]
+    noise: Mapped[float | None]
+    scored_ns: Mapped[int] = mapped_column(default=0)
+
+
+class SampleRow(Base):
+    __tablename__ = "samples"
+    uuid: Mapped[str] = mapped_column(primary_key=True)
+    at_ns: Mapped[int] = mapped_column(primary_key=True)
+    sm_clock_mhz: Mapped[int | None]
+    temperature_c: Mapped[int | None]
+    power_w: Mapped[float | None]
+    memory_used_bytes: Mapped[int | None]
+    utilisation_pct: Mapped[int | None]
+    ecc_corrected: Mapped[int | None]
+    ecc_uncorrected: Mapped[int | None]
+    remap_pending: Mapped[bool | None]
+    remap_failed: Mapped[bool | None]
+    throttle_reasons: Mapped[int | None]
+    process_count: Mapped[int | None]
+    __table_args__ = (Index(None, "at_ns"),)
+
+
+class RolledRow(Base):
+    """The samples of one device in one minute."""
+
+    __tablename__ = "samples_rolled"
+    uuid: Mapped[str] = mapped_column(primary_key=True)
+    minute_ns: Mapped[int] = mapped_column(primary_key=True)
+    count: Mapped[int] = mapped_column(Integer)
+    clock_min_mhz: Mapped[float | None]
+    clock_avg_mhz: Mapped[float | None]
+    clock_max_mhz: Mapped[float | None]
+    temperature_min_c: Mapped[float | None]
+    temperature_avg_c: Mapped[float | None]
+    temperature_max_c: Mapped[float | None]
+    power_min_w: Mapped[float | None]
+    power_avg_w: Mapped[float | None]
+    power_max_w: Mapped[float | None]
+    utilisation_min_pct: Mapped[float | None]
+    utilisation_avg_pct: Mapped[float | None]
+    utilisation_max_pct: Mapped[float | None]
+    __table_args__ = (Index(None, "minute_ns"),)
+
+
+class XidRow(Base):
+    __tablename__ = "xids"
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
+    uuid: Mapped[str]
+    code: Mapped[int] = mapped_column(Integer)
+    at_ns: Mapped[int]
+    source: Mapped[str] = mapped_column(State)
+    event_id: Mapped[int]
+    __table_args__ = (UniqueConstraint("uuid", "code", "at_ns", "source"),)
+
+
+class FindingRow(Base):
+    """The last time that a rule fired on a device: a finding that holds is one event, not one a second."""
+
+    __tablename__ = "findings"
+    uuid: Mapped[str] = mapped_column(primary_key=True)
+    rule_id: Mapped[str] = mapped_column(primary_key=True)
+    rule_version: Mapped[int] = mapped_column(Integer)
+    advice: Mapped[str] = mapped_column(State)
+    first_ns: Mapped[int]
+    last_ns: Mapped[int]
+    repeats: Mapped[int] = mapped_column(Integer)
+    basis_id: Mapped[int]
+    """The telemetry or measurement event that it rests on."""
+    event_id: Mapped[int]
+
+
+class MeasurementRow(Base):
+    __tablename__ = "measurements"
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
+    uuid: Mapped[str]
+    benchmark: Mapped[str]
+    version: Mapped[int] = mapped_column(Integer)
+    at_ns: Mapped[int]
+    sku: Mapped[str]
+    repetitions_s: Mapped[list[float]]
+    ok: Mapped[bool]
+    error: Mapped[str] = mapped_column(Text)
+    event_id: Mapped[int]
+    __table_args__ = (
+        UniqueConstraint("uuid", "benchmark", "version", "at_ns"),
+        Index(None, "sku", "benchmark", "version", "at_ns"),
+    )
+
+
+class ScoreRow(Base):
+    """A score when it was given, so that an old placement can be explained again."""
+
+    __tablename__ = "scores"
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
+    uuid: Mapped[str]
+    at_ns: Mapped[int]
+    benchmark: Mapped[str]
+    score: Mapped[float]
+    noise: Mapped[float]
+    samples: Mapped[int] = mapped_column(Integer)
+    cohort: Mapped[str]
+    cohort_size: Mapped[int] = mapped_column(Integer)
+    __table_args__ = (Index(None, "uuid", "at_ns"),)
+
+
+class LeaseRow(Base):
+    __tablename__ = "leases"
+    lease_id: Mapped[str] = mapped_column(primary_key=True)
+    attempt_id: Mapped[str] = mapped_column(index=True)
+    job_id: Mapped[str]
+    run_name: Mapped[str]
+    attempt: Mapped[int] = mapped_column(Integer)
+    max_spread: Mapped[float]
+    spread: Mapped[float]
+    step_time: Mapped[float]
+    plan_revision: Mapped[int]
+    plan_reason: Mapped[str] = mapped_column(Text)
+    held: Mapped[bool] = mapped_column(index=True)
+    since_ns: Mapped[int]
+    ended_ns: Mapped[int] = mapped_column(default=0)
+    end_reason: Mapped[str] = mapped_column(Text, default="")
+    moving_cause: Mapped[int] = mapped_column(default=0)
+    event_id: Mapped[int]
+    __table_args__ = (Index(None, "job_id", "run_name"),)
+
+
+class LeaseDeviceRow(Base):
+    """A device in a lease, by rank. The partial unique index makes two holders of one device impossible."""
+
+    __tablename__ = "lease_devices"
+    lease_id: Mapped[str] = mapped_column(ForeignKey("leases.lease_id", ondelete="CASCADE"), primary_key=True)
+    uuid: Mapped[str] = mapped_column(primary_key=True)
+    rank: Mapped[int] = mapped_column(Integer)
+    held: Mapped[bool]
+    __table_args__ = (
+        Index("uq_lease_devices_held", "uuid", unique=True, sqlite_where=text("held"), postgresql_where=text("held")),
+    )
+
+
+class JobRow(Base):
+    """One run of a job."""
+
+    __tablename__ = "jobs"
+    job_id: Mapped[str] = mapped_column(primary_key=True)
+    run_name: Mapped[str] = mapped_column(primary_key=True)
+    state: Mapped[str] = mapped_column(State)
+    since_ns: Mapped[int]
+    created_ns: Mapped[int]
+    updated_ns: Mapped[int]
+    reason: Mapped[str] = mapped_column(Text, default="")
+    hint: Mapped[str] = mapped_column(Text, default="")
+    storage_path: Mapped[str] = mapped_column(Text, default="")
+    event_id: Mapped[int] = mapped_column(default=0)
+
+
+class AttemptRow(Base):
+    __tablename__ = "attempts"
+    attempt_id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str]
+    run_name: Mapped[str]
+    number: Mapped[int] = mapped_column(Integer)
+    lease_id: Mapped[str]
+    started_ns: Mapped[int] = mapped_column(default=0)
+    resumed_ns: Mapped[int] = mapped_column(default=0)
+    ended_ns: Mapped[int] = mapped_column(default=0)
+    step: Mapped[int] = mapped_column(default=0)
+    checkpoint: Mapped[str] = mapped_column(Text, default="")
+    reason: Mapped[str] = mapped_column(Text, default="")
+    started_event: Mapped[int] = mapped_column(default=0)
+    resumed_event: Mapped[int] = mapped_column(default=0)
+    ended_event: Mapped[int] = mapped_column(default=0)
+    __table_args__ = (Index(None, "job_id", "run_name", "number"),)
+
+
+class RankRow(Base):
+    """Where a rank ran. `uuid` and `host` are copied: the node may be forgotten, the history not."""
+
+    __tablename__ = "attempt_ranks"
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.attempt_id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int] = mapped_column(Integer, primary_key=True)
+    node_id: Mapped[str]
+    index: Mapped[int] = mapped_column("device_index", Integer)
+    pid: Mapped[int]
+    uuid: Mapped[str]
+    host: Mapped[str]
+
+
+class CheckpointRow(Base):
+    __tablename__ = "checkpoints"
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
+    attempt_id: Mapped[str]
+    path: Mapped[str] = mapped_column(Text)
+    step: Mapped[int]
+    at_ns: Mapped[int]
+    metrics: Mapped[dict[str, Any]]
+    __table_args__ = (UniqueConstraint("attempt_id", "path"),)
+
+
+class SessionRow(Base):
+    __tablename__ = "sessions"
+    session_id: Mapped[str] = mapped_column(primary_key=True)
+    first_ns: Mapped[int]
+    at_ns: Mapped[int] = mapped_column(index=True)
+    turns: Mapped[int]
+    tokens: Mapped[int]
+    resumes: Mapped[int]
+    replica: Mapped[str]
+    device: Mapped[str]
+    state: Mapped[str] = mapped_column(State)
+    reason: Mapped[str] = mapped_column(Text)
+    event_id: Mapped[int] = mapped_column(default=0)
+
+
+class EventRow(Base):
+    __tablename__ = "events"
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
+    at_ns: Mapped[int] = mapped_column(index=True)
+    kind: Mapped[str] = mapped_column(State)
+    entity: Mapped[str]
+    summary: Mapped[str] = mapped_column(Text)
+    cause_id: Mapped[int] = mapped_column(index=True)
+    body: Mapped[dict[str, Any]]
+    __table_args__ = (Index(None, "entity", "id"), {"sqlite_autoincrement": True})
+
+
+class ReportSeenRow(Base):
+    """The last report of one life of a health actor: an older one that is sent again changes nothing."""
+
+    __tablename__ = "reports_seen"
+    node_id: Mapped[str] = mapped_column(primary_key=True)
+    boot: Mapped[str] = mapped_column(primary_key=True)
+    seq: Mapped[int]
+    at_ns: Mapped[int] = mapped_column(index=True)
+
+
+class TokenRow(Base):
+    """Only the hash of a token is kept. Tokens are 256 random bits, so a plain SHA-256 cannot be guessed back."""
+
+    __tablename__ = "tokens"
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str]
+    created_ns: Mapped[int]
+    revoked_ns: Mapped[int] = mapped_column(default=0)

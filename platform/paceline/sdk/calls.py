@@ -1,0 +1,160 @@
+"""Every route of the control API as a value: what to send and how to read the answer."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from pydantic import TypeAdapter
+
+from paceline.model.events import Event
+from paceline.model.health import NodeReport
+from paceline.model.ids import DeviceUuid, LeaseId
+from paceline.model.measurement import DeviceScore, Measurement
+from paceline.model.plan import FleetSnapshot, LeaseView, Plan
+from paceline.model.session import SessionUpdate
+from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
+from paceline.sdk import rows
+from paceline.sdk.core import Call
+
+T = TypeVar("T")
+
+ANY: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(dict[str, Any])
+FLEET: Final = TypeAdapter(FleetSnapshot)
+LEASE: Final = TypeAdapter(LeaseView)
+SCORES: Final = TypeAdapter(dict[str, tuple[DeviceScore, ...]])
+EVENTS: Final = TypeAdapter(list[Event])
+HOSTS: Final = TypeAdapter(list[rows.HostRow])
+DEVICES: Final = TypeAdapter(list[rows.DeviceRow])
+DEVICE: Final = TypeAdapter(rows.DeviceRow)
+SAMPLES: Final = TypeAdapter(rows.DeviceSamples)
+STORY: Final = TypeAdapter(rows.Story)
+LEASES: Final = TypeAdapter(list[rows.LeaseRow])
+JOBS: Final = TypeAdapter(list[rows.JobRow])
+JOB: Final = TypeAdapter(rows.JobDetail)
+SESSIONS: Final = TypeAdapter(list[rows.SessionRow])
+
+_REPORT: Final = TypeAdapter(NodeReport)
+_REQUEST: Final = TypeAdapter(GangRequest)
+_PLAN: Final = TypeAdapter(Plan)
+_MEASUREMENTS: Final = TypeAdapter(tuple[Measurement, ...])
+_SESSIONS: Final = TypeAdapter(tuple[SessionUpdate, ...])
+_JOB: Final = TypeAdapter(JobUpdate)
+_ATTEMPT: Final = TypeAdapter(AttemptProgress)
+_CHECKPOINT: Final = TypeAdapter(CheckpointRecord)
+_NODES: Final = TypeAdapter(tuple[rows.AliveNode, ...])
+
+
+def _get(path: str, answer: TypeAdapter[T], polls_s: float = 0.0, **params: Any) -> Call[T]:
+    return Call("GET", path, answer, {key: value for key, value in params.items() if value is not None}, wait_s=polls_s)
+
+
+def _post(path: str, body: Any, answer: TypeAdapter[T], again: bool = True) -> Call[T]:
+    return Call("POST", path, answer, {}, body, again)
+
+
+def _json(adapter: TypeAdapter[T], value: Any) -> Any:
+    return adapter.dump_python(adapter.validate_python(value), mode="json")
+
+
+def _name(part: str) -> str:
+    return quote(part, safe="")
+
+
+def health() -> Call[dict[str, Any]]:
+    return _get("/healthz", ANY)
+
+
+def report(value: NodeReport) -> Call[dict[str, Any]]:
+    return _post("/v1/reports", _json(_REPORT, value), ANY)
+
+
+def nodes_alive(nodes: Iterable[rows.AliveNode | dict[str, str]], at_ns: int) -> Call[dict[str, Any]]:
+    return _post("/v1/nodes/alive", {"nodes": _json(_NODES, tuple(nodes)), "at_ns": at_ns}, ANY)
+
+
+def fleet(after: int, wait_s: float) -> Call[FleetSnapshot]:
+    return _get("/v1/fleet", FLEET, wait_s, after=after, wait_s=wait_s)
+
+
+def measurements(values: Iterable[Measurement]) -> Call[dict[str, tuple[DeviceScore, ...]]]:
+    return _post("/v1/measurements", {"measurements": _json(_MEASUREMENTS, tuple(values))}, SCORES)
+
+
+def holds(held: Sequence[str], released: Sequence[str], at_ns: int) -> Call[dict[str, Any]]:
+    return _post("/v1/holds", {"held": list(held), "released": list(released), "at_ns": at_ns}, ANY)
+
+
+def create_lease(request: GangRequest, plan: Plan) -> Call[LeaseView]:
+    return _post("/v1/leases", {"request": _json(_REQUEST, request), "plan": _json(_PLAN, plan)}, LEASE)
+
+
+def end_lease(lease_id: LeaseId, reason: str) -> Call[dict[str, Any]]:
+    return _post(f"/v1/leases/{_name(lease_id)}/end", {"reason": reason}, ANY)
+
+
+def correct_lease(lease_id: LeaseId, devices: Sequence[DeviceUuid]) -> Call[LeaseView]:
+    return _post(f"/v1/leases/{_name(lease_id)}/correct", {"devices": list(devices)}, LEASE)
+
+
+def job_update(update: JobUpdate) -> Call[dict[str, Any]]:
+    return _post("/v1/jobs", _json(_JOB, update), ANY)
+
+
+def attempt(progress: AttemptProgress) -> Call[dict[str, Any]]:
+    return _post("/v1/attempts", _json(_ATTEMPT, progress), ANY)
+
+
+def checkpoint(record: CheckpointRecord) -> Call[dict[str, Any]]:
+    return _post("/v1/checkpoints", _json(_CHECKPOINT, record), ANY)
+
+
+def report_sessions(updates: Iterable[SessionUpdate]) -> Call[dict[str, Any]]:
+    return _post("/v1/sessions", {"sessions": _json(_SESSIONS, tuple(updates))}, ANY)
+
+
+def quarantine(uuid: str, reason: str) -> Call[rows.DeviceRow]:
+    return _post(f"/v1/devices/{_name(uuid)}/quarantine", {"reason": reason}, DEVICE, again=False)
+
+
+def release(uuid: str, reason: str) -> Call[rows.DeviceRow]:
+    return _post(f"/v1/devices/{_name(uuid)}/release", {"reason": reason}, DEVICE, again=False)
+
+
+def hosts() -> Call[list[rows.HostRow]]:
+    return _get("/v1/hosts", HOSTS)
+
+
+def devices() -> Call[list[rows.DeviceRow]]:
+    return _get("/v1/devices", DEVICES)
+
+
+def device(uuid: str) -> Call[rows.DeviceRow]:
+    return _get(f"/v1/devices/{_name(uuid)}", DEVICE)
+
+
+def samples(uuid: str, since_ns: int) -> Call[rows.DeviceSamples]:
+    return _get(f"/v1/devices/{_name(uuid)}/samples", SAMPLES, since_ns=since_ns)
+
+
+def story(uuid: str) -> Call[rows.Story]:
+    return _get(f"/v1/devices/{_name(uuid)}/story", STORY)
+
+
+def leases(limit: int) -> Call[list[rows.LeaseRow]]:
+    return _get("/v1/leases", LEASES, limit=limit)
+
+
+def jobs(limit: int) -> Call[list[rows.JobRow]]:
+    return _get("/v1/jobs", JOBS, limit=limit)
+
+
+def job(name: str) -> Call[rows.JobDetail]:
+    return _get(f"/v1/jobs/{quote(name)}", JOB)
+
+
+def sessions(limit: int) -> Call[list[rows.SessionRow]]:
+    return _get("/v1/sessions", SESSIONS, limit=limit)
+
+
+def events(after: int, limit: int, entity: str | None, newest: bool) -> Call[list[Event]]:
+    return _get("/v1/events", EVENTS, after=after, limit=limit, entity=entity, newest="true" if newest else None)
