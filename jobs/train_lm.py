@@ -9,10 +9,10 @@ import math
 import os
 import tempfile
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import ray.train
 import torch
-from pydoc_data.topics import topics
 from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
 from torch import nn

@@ -1,4 +1,7 @@
-"""Alembic's entry. `paceline.inventory.migrate` hands a connection in; from the command line the URL is `-x url=…` or PACELINE_DATABASE_URL."""
+"""Alembic's entry.
+
+`paceline.inventory.migrate` hands a connection in; from the command line the URL is `-x url=…` or PACELINE_DATABASE_URL.
+"""
 
 import os
 

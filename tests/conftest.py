@@ -6,10 +6,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from inventory_maker import Fleet
 from paceline.inventory import migrate
@@ -53,11 +54,12 @@ def postgres_server() -> Iterator[str]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _postgres_database(server: str) -> Iterator[str]:
+@contextmanager
+def _postgres_database(server: str, template: str = "template0") -> Iterator[str]:
     name = f"t{os.urandom(6).hex()}"
     admin = open_engine(server % "postgres").execution_options(isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
     yield server % name
     with admin.connect() as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
@@ -70,14 +72,42 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'inventory.db'}"
     else:
-        yield from _postgres_database(request.getfixturevalue("postgres_server"))
+        with _postgres_database(request.getfixturevalue("postgres_server")) as url:
+            yield url
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with the schema and nothing in it, to be copied."""
+    path = tmp_path_factory.mktemp("template") / "inventory.db"
+    migrate.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_server: str) -> Iterator[str]:
+    """Name of a PostgreSQL database with the schema and nothing in it, to be copied."""
+    with _postgres_database(postgres_server) as url:
+        migrate.upgrade(url)
+        yield str(make_url(url).database)
 
 
 @pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
+def sqlite_store(migrated_file: Path, tmp_path: Path) -> Iterator[Store]:
+    """The inventory on SQLite, for tests of what stands in front of it."""
+    copy = shutil.copy(migrated_file, tmp_path / "inventory.db")
+    with Store(f"sqlite:///{copy}") as opened:
+        yield opened
+
+
+@pytest.fixture(params=SQLITE_AND_POSTGRESQL)
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """The inventory, once on each engine."""
-    migrate.upgrade(database_url)
-    with Store(database_url) as opened:
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite_store")
+        return
+    server, template = request.getfixturevalue("postgres_server"), request.getfixturevalue("migrated_template")
+    with _postgres_database(server, template) as url, Store(url) as opened:
         yield opened
 
 
@@ -85,12 +115,3 @@ def store(database_url: str) -> Iterator[Store]:
 def fleet(store: Store) -> Fleet:
     """Nothing yet, and the means to say what hosts, placement and runs would say."""
     return Fleet(store)
-
-
-@pytest.fixture
-def sqlite_store(tmp_path: Path) -> Iterator[Store]:
-    """The inventory on SQLite, for tests of what stands in front of it."""
-    url = f"sqlite:///{tmp_path / 'inventory.db'}"
-    migrate.upgrade(url)
-    with Store(url) as opened:
-        yield opened

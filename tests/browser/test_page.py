@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from inventory_maker import Fleet, uuid
 from playwright.sync_api import Browser, Page, expect
-from running_server import serve
 
+from inventory_maker import Fleet, uuid
 from paceline.control import auth
 from paceline.control.app import create_app
 from paceline.inventory.store import Store
+from running_server import serve
 
 pytestmark = pytest.mark.browser
 
@@ -41,7 +41,9 @@ def site(browser: Browser, sqlite_store: Store) -> Iterator[Site]:
         made = Site(context.new_page(), url, token, fleet)
         made.page.on("console", lambda m: made.complaints.append(m.text) if m.type in ("error", "warning") else None)
         made.page.on("pageerror", lambda e: made.complaints.append(str(e)))
-        made.page.on("request", lambda r: made.complaints.append(f"foreign: {r.url}") if not r.url.startswith(url) else None)
+        made.page.on(
+            "request", lambda r: made.complaints.append(f"foreign: {r.url}") if not r.url.startswith(url) else None
+        )
         try:
             yield made
         finally:

@@ -73,4 +73,6 @@ def test_whole_gpus_of_a_scaling_config() -> None:
 def test_the_callback_travels_to_controller_and_workers() -> None:
     from ray import cloudpickle
 
-    assert isinstance(cloudpickle.loads(cloudpickle.dumps(PacelineCallback())), PacelineCallback)
+    used = PacelineCallback()
+    assert used._outbox.flush(10), "the thread of the outbox runs"
+    assert isinstance(cloudpickle.loads(cloudpickle.dumps(used)), PacelineCallback)

@@ -1,13 +1,12 @@
 """What a client sees when the replica that answers it is killed, beside plain Ray Serve in the same run.
 
-    python -m paceline.benchmark.serving --kills 12
+    make bench ONLY=serving
 
 Starts a Ray cluster of its own on this machine, on loopback, with the model `char` at 20 ms a token. Each round
 streams one answer, sends SIGKILL to the replica that serves it, and compares every token with an answer that nothing
 disturbed. The rival is one Serve app with the same engine as its ingress, and a client that asks again after an error.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import httpx
 import ray
@@ -27,6 +26,7 @@ from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from paceline.benchmark.figures import Figure
 from paceline.model.errors import TimedOut
 from paceline.serving import chat_app
 from paceline.serving.contract import Message, Params
@@ -41,17 +41,7 @@ SEED: Final = 11
 READY_S: Final = 120.0
 GAP_P50_BAR_MS: Final = 50.0
 GAP_MAX_BAR_MS: Final = 150.0
-
-
-class Row(TypedDict):
-    """One figure. `rival` is plain Serve in the same run; `ratio` is rival / value where both are times."""
-
-    name: str
-    value: float
-    unit: str
-    rival: float | None
-    ratio: float | None
-    bar: float
+RIVAL: Final = "plain Serve, client asks again"
 
 
 @dataclass
@@ -223,7 +213,7 @@ def cluster() -> Iterator[Bench]:
             ray.shutdown()
 
 
-def measure(kills: int) -> list[Row]:
+def figures(kills: int = 12) -> list[Figure]:
     """Run `kills` rounds. Each takes about 10 s: most of it is waiting for the killed replicas' replacements."""
     ours: list[Answer] = []
     plain: list[tuple[Answer, float]] = []
@@ -237,47 +227,24 @@ def measure(kills: int) -> list[Row]:
     return rows(ours, plain, undisturbed)
 
 
-def rows(ours: Sequence[Answer], plain: Sequence[tuple[Answer, float]], undisturbed: str) -> list[Row]:
+def rows(ours: Sequence[Answer], plain: Sequence[tuple[Answer, float]], undisturbed: str) -> list[Figure]:
     gaps_ms = [1000 * max(answer.gaps_s[KILL_AFTER:]) for answer in ours]
     retries_ms = [1000 * retry_s for _, retry_s in plain]
     counts = [count(answer.text, undisturbed) for answer in ours]
     rival = [count(answer.text, undisturbed) for answer, _ in plain]
     # A retry sends again what the client had: those tokens come twice.
     p50, worst = statistics.median(gaps_ms), max(gaps_ms)
+    doubled = sum(len(answer.pieces) for answer, _ in plain)
     return [
-        _row("serving.kill_gap_p50_ms", p50, "ms", statistics.median(retries_ms), GAP_P50_BAR_MS),
-        _row("serving.kill_gap_max_ms", worst, "ms", max(retries_ms), GAP_MAX_BAR_MS),
-        _row("serving.tokens_lost", sum(c.lost for c in counts), "tokens", sum(c.lost for c in rival), 0),
-        _row(
-            "serving.tokens_doubled", sum(c.doubled for c in counts), "tokens", sum(len(a.pieces) for a, _ in plain), 0
-        ),
-        _row("serving.tokens_wrong", sum(c.wrong for c in counts), "tokens", sum(c.wrong for c in rival), 0),
+        Figure("serving.kill_gap_p50_ms", p50, "ms", statistics.median(retries_ms), RIVAL, f"≤ {GAP_P50_BAR_MS:g}"),
+        Figure("serving.kill_gap_max_ms", worst, "ms", max(retries_ms), RIVAL, f"≤ {GAP_MAX_BAR_MS:g}"),
+        Figure("serving.tokens_lost", sum(c.lost for c in counts), "tokens", sum(c.lost for c in rival), RIVAL, "0"),
+        Figure("serving.tokens_doubled", sum(c.doubled for c in counts), "tokens", doubled, RIVAL, "0"),
+        Figure("serving.tokens_wrong", sum(c.wrong for c in counts), "tokens", sum(c.wrong for c in rival), RIVAL, "0"),
     ]
-
-
-def _row(name: str, value: float, unit: str, rival: float | None, bar: float) -> Row:
-    ratio = rival / value if rival is not None and unit == "ms" and value > 0 else None
-    return {"name": name, "value": value, "unit": unit, "rival": rival, "ratio": ratio, "bar": bar}
 
 
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def main(arguments: Sequence[str] | None = None) -> list[Row]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=12)
-    found = measure(parser.parse_args(arguments).kills)
-    for row in found:
-        rival = "-" if row["rival"] is None else f"{row['rival']:.1f}"
-        ratio = "-" if row["ratio"] is None else f"{row['ratio']:.1f}x"
-        print(
-            f"{row['name']:30} {row['value']:10.1f} {row['unit']:6}  plain Serve {rival:>10}  {ratio:>8}  bar {row['bar']:g}"
-        )
-    return found
-
-
-if __name__ == "__main__":
-    main()

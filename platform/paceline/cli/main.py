@@ -194,9 +194,8 @@ def quarantine(device: DeviceName, reason: ReasonOption, address: AddressOption 
     """Take a device out of service. Work on it is moved elsewhere."""
     with Client(address) as client:
         row = client.quarantine(words.find_device(client.devices(), device).uuid, reason)
-    print(
-        f"{words.place(row)} is {row.state}: {row.reason}\nNext: paceline story device {row.uuid} · paceline release {words.place(row)} --reason …"
-    )
+    print(f"{words.place(row)} is {row.state}: {row.reason}")
+    print(f"Next: paceline story device {row.uuid} · paceline release {words.place(row)} --reason …")
 
 
 @app.command()

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from paceline.sdk.words import age, clock, percent, place, score, short_names
 from paceline.model.errors import PacelineError
 from paceline.model.events import Event
 from paceline.sdk import rows
 from paceline.sdk.storyline import lay_out
+from paceline.sdk.words import age, clock, percent, place, score, short_names
 
 T = TypeVar("T")
 

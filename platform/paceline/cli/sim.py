@@ -198,7 +198,7 @@ def _pairs(items: list[str]) -> dict[str, str]:
 
 
 def _done(state: "HostState", gpu: int, what: str) -> None:
-    console.print(f"{state.host} gpu {gpu} ({state.device(gpu).uuid.decode()}): {what}")
+    console.print(f"{state.host} gpu {gpu} ({state.device(gpu).uuid.decode()}): {what}", soft_wrap=True)
 
 
 def _show(info: "ClusterInfo") -> None:
@@ -222,8 +222,9 @@ def _word(alive: bool) -> str:
 
 def _show_devices(state: "HostState") -> None:
     table = Table(width=WIDTH, title=f"{state.host}: {len(state.present())} devices on the bus", title_justify="left")
-    for column in ("gpu", "uuid", "pace", "bus", "faults"):
-        table.add_column(column, justify="right" if column in {"gpu", "pace"} else "left")
+    for column in ("gpu", "uuid", "pace", "bus"):
+        table.add_column(column, justify="right" if column in {"gpu", "pace"} else "left", no_wrap=True)
+    table.add_column("faults", ratio=1)
     for slot in range(state.device_count):
         device = state.device(slot)
         bus = device.pci_bus_id.decode() if device.present else "[red]lost[/]"

@@ -95,9 +95,12 @@ def on_host(unit: Unit, host: str) -> dict[str, DeviceRow]:
     return {row.uuid: row for row in unit.session.scalars(wanted.order_by(DeviceRow.uuid))}
 
 
-def see(unit: Unit, facts: DeviceFacts, report: NodeReport) -> DeviceRow:
-    """The device is in a report: its row, new or brought up to date. Feeds no stimulus but Appeared."""
-    row = unit.session.get(DeviceRow, facts.uuid)
+def see(unit: Unit, facts: DeviceFacts, report: NodeReport, row: DeviceRow | None) -> DeviceRow:
+    """The device is in a report: its row, new or brought up to date. Feeds no stimulus but Appeared.
+
+    `row` is what its host is known to hold; None also for a device that has moved here.
+    """
+    row = row or unit.session.get(DeviceRow, facts.uuid)
     if row is None:
         return _appear(unit, facts, report)
     place = {"host": report.host.host, "node_id": report.node_id, "index": facts.index, "sku": facts.sku}

@@ -30,6 +30,10 @@ def take(unit: Unit, request: GangRequest, plan: Plan) -> LeaseView:
     for lease in mine:
         if lease.attempt_id == request.attempt_id:
             return view(unit, lease)
+        if lease.attempt > request.attempt:
+            raise Conflict(
+                "PL-REV-003", f"attempt {lease.attempt} of this run has taken over", "this request came late: drop it"
+            )
     _check_devices(unit, plan.devices, {lease.lease_id for lease in mine})
     ended = [end(unit, lease, f"attempt {request.attempt} takes over") for lease in mine]
     row = LeaseRow(

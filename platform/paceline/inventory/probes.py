@@ -23,7 +23,7 @@ _PROBED = (DeviceState.PROBING.value, DeviceState.PROBATION.value, DeviceState.S
 def take(unit: Unit, measurements: Iterable[Measurement]) -> tuple[DeviceScore, ...]:
     """Keep measurements and act on them. Returns the scores of the measured devices that have one.
 
-    Findings of a probe are fed before its pass: a device that answers, but far too slowly, does not become HEALTHY in between.
+    A probe in which a device was far too slow is a finding and no pass.
     """
     given = sorted(measurements, key=lambda m: (m.uuid, m.benchmark, m.at_ns))
     fresh = [(m, row) for m in given if (row := _keep(unit, m)) is not None]
@@ -31,12 +31,16 @@ def take(unit: Unit, measurements: Iterable[Measurement]) -> tuple[DeviceScore, 
     cohorts = {(row.sku, m.benchmark) for m, row in fresh if m.ok}
     scores = [s for sku, benchmark in sorted(cohorts) for s in _rescore(unit, sku, benchmark)]
     _record(unit, scores, {(m.uuid, m.benchmark) for m, _ in fresh})
-    for finding in slow_findings(scores, unit.now_ns):
+    found = slow_findings(scores, unit.now_ns)
+    for finding in found:
         _found_slow(unit, finding.uuid, finding)
+    slow = {finding.uuid for finding in found}
     by_key = {(s.uuid, s.benchmark): s for s in scores}
     for m, row in fresh:
         device = devices.get(unit, m.uuid)
         scored = by_key.get((m.uuid, m.benchmark))
+        if m.ok and m.uuid in slow:
+            continue
         if m.ok and scored is not None:
             devices.apply(unit, device, machine.ProbePassed(scored.score), EventId(row.event_id))
         else:

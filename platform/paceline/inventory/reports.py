@@ -25,8 +25,9 @@ def take(unit: Unit, report: NodeReport) -> bool:
     node = nodes.reporting(unit, report)
     if node is None:
         return False
+    known = devices.on_host(unit, report.host.host)
     for facts in sorted(report.devices, key=lambda facts: facts.uuid):
-        devices.see(unit, facts, report)
+        devices.see(unit, facts, report, known.get(facts.uuid))
     samples.store(unit, report.samples)
     _take_findings(unit, report, _take_xids(unit, report.xids))
     if report.nvml_error:

@@ -1,7 +1,7 @@
 """The door to the inventory. Each command is one transaction: rows, events and revision change together or not at all.
 
 Writers take turns (the meta row is locked first), so the order of event ids is the order of commits and no check can be overtaken.
-A turn is some milliseconds; that carries about 200 reports a second, a fleet of some hundred nodes.
+A turn takes about 10 ms for a report of eight devices: one server carries about a hundred nodes that report once a second.
 Commands raise the errors of model.errors only; `now_ns` is the caller's clock.
 """
 
@@ -40,7 +40,10 @@ STORY_LIMIT = 500
 
 
 class Store:
-    """The inventory at `url` (`sqlite:///path` or `postgresql://…`); its schema must be there (`migrate.upgrade`). Safe to share by threads."""
+    """The inventory at `url` (`sqlite:///path` or `postgresql://…`). Safe to share by threads.
+
+    Its schema must be there (`migrate.upgrade`).
+    """
 
     def __init__(self, url: str) -> None:
         engine = open_engine(url)

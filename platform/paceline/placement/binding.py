@@ -41,6 +41,10 @@ class Holder:
     def index(self) -> int:
         return int(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
 
+    def run(self, function: Any) -> Any:
+        """Call a Ray function's body here, on this device: the holder leaves no share of it for a task."""
+        return function._function()
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -158,10 +162,10 @@ async def _adopt_group(name: str, row: dict[str, Any], alive: frozenset[NodeId])
     return await _hold(node_id, group) if await _placed(group) else None
 
 
-async def run_in(hold: Hold | None, function: Any) -> Any:
-    """Run a Ray function on the device of a hold, beside the hold. LookupError where the hold is gone or has no room."""
-    if hold is None or hold.group is None:
-        raise LookupError("the device is not held by a group")
+async def run_in(hold: Hold, function: Any) -> Any:
+    """Run a Ray function on the device of a hold, beside the hold."""
+    if hold.group is None:
+        return await hold.holder.run.remote(function)
     strategy = PlacementGroupSchedulingStrategy(placement_group=hold.group, placement_group_bundle_index=0)
     return await function.options(num_cpus=0, num_gpus=PROBE_GPU_SHARE, scheduling_strategy=strategy).remote()
 

@@ -27,7 +27,7 @@ COHORT_MIN: Final = 8
 assert SLOW_FRACTION > SLOW_Z * MAD_TO_SIGMA * MAD_FLOOR, "in a tight cohort the fraction decides, not the noise floor"
 
 SLOW_RULE: Final = "probe.slow"
-SLOW_RULE_VERSION: Final = 1
+SLOW_RULE_VERSION: Final = 2
 
 
 def score(
@@ -61,9 +61,10 @@ def score(
 
 
 def slow_findings(scores: Sequence[DeviceScore], now_ns: int) -> tuple[Finding, ...]:
-    """A QUARANTINE finding for each device that is far slower than its cohort, in order of (benchmark, uuid).
+    """A SUSPECT finding for each device that is far slower than its cohort, in order of (benchmark, uuid).
 
-    `scores` must hold whole cohorts. Cohorts of fewer than COHORT_MIN devices are left alone.
+    SUSPECT, because one probe mixes the device with whatever else its host did: the state machine asks for more probes, and
+    condemns the device when they agree. `scores` must hold whole cohorts; those of fewer than COHORT_MIN are left alone.
     """
     cohorts: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in scores:
@@ -85,7 +86,7 @@ def _slow(row: DeviceScore, over: float, z: float, now_ns: int) -> Finding:
         rule_id=SLOW_RULE,
         rule_version=SLOW_RULE_VERSION,
         uuid=row.uuid,
-        advice=Advice.QUARANTINE,
+        advice=Advice.SUSPECT,
         at_ns=now_ns,
         summary=f"{over:.0%} slower than the median of {row.cohort_size} × {row.cohort} in {row.benchmark}",
         evidence={

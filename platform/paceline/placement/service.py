@@ -6,6 +6,7 @@ Its memory is a cache; what matters is SQL behind the control API and the named 
 """
 
 import asyncio
+import functools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
@@ -15,7 +16,7 @@ from typing import Any, Final
 import ray
 import structlog
 
-from paceline.benchmark import probe
+from paceline.benchmark import launcher
 from paceline.model.errors import Conflict, PacelineError, Unreachable
 from paceline.model.hardware import DeviceState, NodeState
 from paceline.model.ids import NO_CAUSE, DeviceUuid, EventId, LeaseId, NodeId
@@ -39,7 +40,6 @@ OWNER_SILENT_S: Final = 60.0
 PROBED: Final = frozenset({DeviceState.PROBING, DeviceState.PROBATION, DeviceState.SUSPECT})
 """States that a device leaves by a probe."""
 PROBES_PER_NODE: Final = 2
-PROBE_DEADLINE_S: Final = 120.0
 assert OWNER_SILENT_S >= 3 * MOVE_POLL_S, "one lost poll must not end a lease"
 
 
@@ -57,12 +57,6 @@ class _Owner:
     actor_id: str
     """Ray's id of the run's controller; empty until its first call to this life of the service."""
     heard: float
-
-
-@ray.remote(num_cpus=0)
-def _probe_here() -> tuple[float, ...]:
-    index = int(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
-    return probe.run(index)
 
 
 class PlacementService:
@@ -289,9 +283,11 @@ class PlacementService:
             log.warning("device could not be taken from its gang yet", device=device.uuid, lease=lease.lease_id)
 
     async def _report_holds(self) -> None:
-        by_place = {(d.node_id, d.index): d.uuid for d in self._snapshot.devices}
-        held = frozenset(by_place[place] for place in self._holds if place in by_place)
-        if held != self._reported:
+        by_place = {(d.node_id, d.index): d for d in self._snapshot.devices}
+        found = [by_place[place] for place in self._holds if place in by_place]
+        held = frozenset(d.uuid for d in found)
+        waited_for = any(d.state is DeviceState.DRAINING for d in found)  # held before: its quarantine waits for this word
+        if held != self._reported or waited_for:
             gone = (self._reported or frozenset(d.uuid for d in self._snapshot.devices)) - held
             await self._client.holds(sorted(held), sorted(gone), time.time_ns())
             self._reported = held
@@ -313,23 +309,20 @@ class PlacementService:
         """Probe the held devices of one node and report them together: a device is judged beside its peers."""
         try:
             results = await asyncio.gather(*map(self._probe, devices))
-            await self._client.measurements(results)
+            await self._client.measurements([result for result in results if result is not None])
+            self._snapshot = await self._client.fleet()  # before they may be probed again: it knows the outcome
         finally:
             self._probing -= {d.uuid for d in devices}
 
-    async def _probe(self, device: DeviceView) -> Measurement:
-        hold = self._holds.get((device.node_id, device.index))
+    async def _probe(self, device: DeviceView) -> Measurement | None:
+        """None where the device was given back meanwhile: what ran beside others says nothing about it."""
+        place = (device.node_id, device.index)
         async with self._probe_slots[device.node_id]:
-            try:
-                seconds = await asyncio.wait_for(binding.run_in(hold, _probe_here), PROBE_DEADLINE_S)
-                return Measurement(device.uuid, probe.NAME, probe.VERSION, time.time_ns(), tuple(seconds), ok=True)
-            except (TimeoutError, ray.exceptions.RayError, LookupError) as error:
-                reason = (
-                    f"the probe did not finish within {PROBE_DEADLINE_S:.0f} s"
-                    if isinstance(error, TimeoutError)
-                    else repr(error)
-                )
-                return Measurement(device.uuid, probe.NAME, probe.VERSION, time.time_ns(), (), ok=False, error=reason)
+            hold = self._holds.get(place)
+            if hold is None:
+                return None
+            measured = await launcher.measure(device.uuid, functools.partial(binding.run_in, hold))
+        return measured if self._holds.get(place) is hold else None
 
     # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,7 +1,7 @@
 """The client library, for threads.
 
-GET and calls that are idempotent are sent again, with growing pauses, until `deadline_s` has passed; then Unreachable (PL-NET-001) is raised.
-Errors of the server come as the classes of model.errors.
+GET and calls that are idempotent are sent again, with growing pauses, until `deadline_s` has passed; then Unreachable
+(PL-NET-001) is raised. Errors of the server come as the classes of model.errors.
 """
 
 import time

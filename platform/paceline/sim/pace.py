@@ -48,10 +48,8 @@ def map_state(path: str | os.PathLike[str]) -> layout.State:
         raise HostSetup(
             "PL-HOST-002", f"No simulated host at {path}: {error}", "Start one with: paceline sim up"
         ) from error
-    if len(view) >= 12 and int.from_bytes(view[:8], "little") == layout.MAGIC:
-        version = int.from_bytes(view[8:12], "little")
-    else:
-        version = -1
+    ours = view[:8] == layout.MAGIC.to_bytes(8, "little")
+    version = int.from_bytes(view[8:12], "little") if ours else -1
     if version != layout.VERSION or len(view) != ctypes.sizeof(layout.State):
         message = f"{path} is no simulated host of this version (found {version}, want {layout.VERSION})"
         raise HostSetup(

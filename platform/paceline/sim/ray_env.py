@@ -106,7 +106,8 @@ def head_command(ports: Mapping[str, int], temp_dir: Path) -> list[str]:
 def host_command(name: str, ports: Mapping[str, int], address: str, start: str) -> list[str]:
     """`ray start` of a host. Ray counts the GPUs itself, through the simulated driver."""
     labels = f"--labels={HOST_LABEL}={name},{START_LABEL}={start}"
-    return [*_start(name, ports), f"--address={address}", f"--num-cpus={_HOST_CPUS}", labels]
+    # All nodes share one session folder here: the head's log monitor reads it for all.
+    return [*_start(name, ports), f"--address={address}", f"--num-cpus={_HOST_CPUS}", "--include-log-monitor=0", labels]
 
 
 def _start(name: str, ports: Mapping[str, int]) -> list[str]:

@@ -70,7 +70,9 @@ class PacelineCallback(
         self._latest: CheckpointRecord | None = None
         self._reports = 0
 
-    # Lazily made, so that the object pickles: they exist in the controller only.
+    def __reduce__(self) -> tuple[type["PacelineCallback"], tuple[()]]:
+        """A worker gets a new one: what the controller's has gathered (connections, threads, the gang) is the controller's."""
+        return type(self), ()
 
     @functools.cached_property
     def _service(self) -> Any:
