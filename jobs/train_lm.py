@@ -71,7 +71,10 @@ def train(config: dict) -> None:
     letters = sorted(set(corpus))
     number = {letter: i for i, letter in enumerate(letters)}
     text = torch.tensor([number[letter] for letter in corpus])
-    model = prepare_model(CharTransformer(len(letters)), move_to_device=False)
+    # DDP orders its buckets anew after the first step of a process, and with them the order in which gradients are summed. This flag
+    # keeps the first order, so that a resumed run adds up exactly what an undisturbed one does.
+    keep_order = {"find_unused_parameters": True}
+    model = prepare_model(CharTransformer(len(letters)), move_to_device=False, parallel_strategy_kwargs=keep_order)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     rank = ray.train.get_context().get_world_rank()
     for step in range(load(model, optimizer), config["steps"]):
@@ -100,7 +103,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--checkpoint-every", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=8, help="sequences a worker and step")
+    parser.add_argument("--batch", type=int, default=4, help="sequences a worker and step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--storage", default=os.path.expanduser("~/ray_results"))
     args = parser.parse_args()

@@ -1,5 +1,6 @@
 """Says to an inventory what hosts, placement and runs would say, with a clock of its own."""
 
+import time
 from dataclasses import dataclass, field, replace
 
 from paceline.inventory.store import Store
@@ -53,6 +54,11 @@ def sample(host: str, index: int, at_ns: int, clock_mhz: int = 1980, busy_pct: i
 
 def xid_finding(host: str, index: int, code: int, at_ns: int, advice: Advice = Advice.QUARANTINE) -> Finding:
     return Finding("xid", 1, uuid(host, index), advice, at_ns, f"Xid {code}: GPU has fallen off the bus", {"xid": code})
+
+
+def ahead_ns() -> int:
+    """Some minutes from now: a fleet that last spoke then does not fall silent behind a running server, however slow the machine is."""
+    return time.time_ns() + 600 * SECOND_NS
 
 
 @dataclass

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from inventory_maker import Fleet, uuid
+from inventory_maker import Fleet, ahead_ns, uuid
 from paceline.control import auth
 from paceline.control.app import create_app
 from paceline.inventory.store import Store
@@ -34,7 +34,7 @@ class Site:
 @pytest.fixture
 def site(browser: Browser, sqlite_store: Store) -> Iterator[Site]:
     token = auth.issue_token(sqlite_store, "ada")
-    fleet = Fleet(sqlite_store, now_ns=time.time_ns() - 20 * 10**9)
+    fleet = Fleet(sqlite_store, now_ns=ahead_ns())
     fleet.ride_through_a_fault()
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     with serve(create_app(sqlite_store)) as url:

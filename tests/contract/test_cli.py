@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from inventory_maker import Fleet, uuid
+from inventory_maker import Fleet, ahead_ns, uuid
 from paceline.cli import main
 from paceline.control import auth
 from paceline.control.app import create_app
@@ -56,7 +56,7 @@ def cli(
     monkeypatch.delenv("PACELINE_ADDRESS", raising=False)
     with serve(create_app(sqlite_store)) as url:
         (tmp_path / "server.json").write_text(json.dumps({"url": url}))
-        fleet = Fleet(sqlite_store, now_ns=time.time_ns() - 20 * 10**9)
+        fleet = Fleet(sqlite_store, now_ns=ahead_ns())
         fleet.ride_through_a_fault()
         yield Cli(fleet, capsys, url)
 

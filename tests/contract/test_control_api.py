@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import TypeAdapter
 
-from inventory_maker import Fleet, uuid
+from inventory_maker import Fleet, ahead_ns, uuid
 from paceline.control import auth
 from paceline.control.app import create_app
 from paceline.inventory.store import Store
@@ -20,7 +20,7 @@ class Api:
     """The application in a thread of its own, a token for it, and a fleet behind it."""
 
     def __init__(self, client: TestClient, store: Store) -> None:
-        self.client, self.store, self.fleet = client, store, Fleet(store, now_ns=time.time_ns())
+        self.client, self.store, self.fleet = client, store, Fleet(store, now_ns=ahead_ns())
         token = auth.ensure_admin_token(store)
         assert token is not None
         self.token = token

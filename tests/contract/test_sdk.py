@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from inventory_maker import Fleet, uuid
+from inventory_maker import Fleet, ahead_ns, uuid
 from paceline.control import auth
 from paceline.control.app import create_app
 from paceline.inventory.store import Store
@@ -42,7 +42,7 @@ from running_server import serve
 def server(sqlite_store: Store) -> Iterator[tuple[str, str, Fleet]]:
     token = auth.issue_token(sqlite_store, "tester")
     with serve(create_app(sqlite_store)) as url:
-        yield url, token, Fleet(sqlite_store, now_ns=time.time_ns())
+        yield url, token, Fleet(sqlite_store, now_ns=ahead_ns())
 
 
 def test_a_fleet_is_told_and_asked_through_the_client_alone(server: tuple[str, str, Fleet]) -> None:

@@ -29,7 +29,9 @@ PROBE_GPU_SHARE: Final = 0.9
 assert INDEX_GPU_SHARE + PROBE_GPU_SHARE < 1, "a probe must not keep the index of its own bundle from being read"
 
 
-@ray.remote(num_cpus=0, num_gpus=INDEX_GPU_SHARE, max_retries=3)
+@ray.remote(
+    num_cpus=0, num_gpus=INDEX_GPU_SHARE, max_retries=3, max_calls=0
+)  # else Ray ends a worker after one GPU task
 def _index_here() -> int:
     return int(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
 

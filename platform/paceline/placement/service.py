@@ -286,7 +286,9 @@ class PlacementService:
         by_place = {(d.node_id, d.index): d for d in self._snapshot.devices}
         found = [by_place[place] for place in self._holds if place in by_place]
         held = frozenset(d.uuid for d in found)
-        waited_for = any(d.state is DeviceState.DRAINING for d in found)  # held before: its quarantine waits for this word
+        waited_for = any(
+            d.state is DeviceState.DRAINING for d in found
+        )  # held before: its quarantine waits for this word
         if held != self._reported or waited_for:
             gone = (self._reported or frozenset(d.uuid for d in self._snapshot.devices)) - held
             await self._client.holds(sorted(held), sorted(gone), time.time_ns())

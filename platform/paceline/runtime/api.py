@@ -24,7 +24,14 @@ def main() -> None:
     migrate.upgrade(settings.database)
     store = Store(settings.database)
     _ensure_tokens(store, settings)
-    uvicorn.run(create_app(store), host=settings.host, port=args.port, log_level="warning", access_log=False)
+    uvicorn.run(
+        create_app(store),
+        host=settings.host,
+        port=args.port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=2,  # an open long poll lasts up to 30 s; its caller asks again
+    )
 
 
 def _ensure_tokens(store: Store, settings: Settings) -> None:

@@ -39,7 +39,7 @@ def converse(demo: Demo) -> None:
 
     def kill(text: str) -> None:
         if not killed and len(text) > len(calm) // 3:
-            killed.append(psutil.Process(int(session(demo, "ridden")["pid"])))
+            killed.append(psutil.Process(int(session(demo, "ridden")["replica"]["pid"])))
             os.kill(killed[0].pid, signal.SIGKILL)
 
     with demo.doing("the same conversation; SIGKILL for its replica in mid-sentence"):

@@ -47,8 +47,9 @@ class Demo:
     def phase(self, title: str) -> Iterator[None]:
         console.print(f"[bold]{title}[/]")
         started = time.monotonic()
-        yield
+        yield  # a phase that fails has no time
         self.phases[title] = time.monotonic() - started
+        console.print(f"  [dim]{self.phases[title]:.0f} s[/]")
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:

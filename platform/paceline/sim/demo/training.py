@@ -19,8 +19,8 @@ from paceline.sdk.rows import AttemptRow, DeviceRow, JobDetail
 from paceline.sim.demo.fleet import GPUS, HOSTS
 from paceline.sim.demo.scene import ClaimFailedError, Demo, place, tool, until
 
-GANG: Final = 4
-STEPS: Final = 160
+GANG: Final = 3
+STEPS: Final = 120
 CHECKPOINT_EVERY: Final = 20
 FAULT_AFTER_STEP: Final = 59
 MAX_SPREAD: Final = 0.03
