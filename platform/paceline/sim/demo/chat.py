@@ -18,8 +18,9 @@ from paceline.sim.demo.scene import Demo, tool, until
 MODEL: Final = "smollm2"
 SEED: Final = 7
 TOKENS: Final = 40
-FIRST_TURN: Final = "My name is Ada and I race bicycles. Why does riding in a group save energy?"
-NEXT_TURN: Final = "What is my name?"
+FIRST_TURN: Final = "Why does riding a bicycle in a group save energy?"
+NEXT_TURN: Final = "Say that in fewer words."
+"""The model is too small to be quizzed; but what it says depends on every token of its prompt, and the seed on nothing else."""
 
 
 def deploy(demo: Demo) -> None:
@@ -34,7 +35,9 @@ def deploy(demo: Demo) -> None:
 
 def converse(demo: Demo) -> None:
     with demo.doing("an undisturbed conversation, to compare with"):
-        calm, calm_next = talk(demo, "calm", FIRST_TURN), talk(demo, "calm", NEXT_TURN)
+        calm, _ = talk(demo, "calm", FIRST_TURN)
+        calm_next, _ = talk(demo, "calm", NEXT_TURN)
+        alone, alone_tokens = talk(demo, "alone", NEXT_TURN)
     killed: list[psutil.Process] = []
 
     def kill(text: str) -> None:
@@ -43,7 +46,7 @@ def converse(demo: Demo) -> None:
             os.kill(killed[0].pid, signal.SIGKILL)
 
     with demo.doing("the same conversation; SIGKILL for its replica in mid-sentence"):
-        ridden = talk(demo, "ridden", FIRST_TURN, kill)
+        ridden, first_tokens = talk(demo, "ridden", FIRST_TURN, kill)
     resumes = session(demo, "ridden")["resumes"]
     gone = bool(killed) and not killed[0].is_running()
     demo.claim(
@@ -52,9 +55,12 @@ def converse(demo: Demo) -> None:
         f"{resumes} resume; {len(ridden)} characters, none lost, doubled or other",
     )
     with demo.doing("the next turn, sent without the earlier ones"):
-        again = talk(demo, "ridden", NEXT_TURN)
-    words = " ".join(again.split())
-    demo.claim("the next turn knows the earlier ones", again == calm_next and "Ada" in again, f"“{words[:50]}”")
+        again, next_tokens = talk(demo, "ridden", NEXT_TURN)
+    demo.claim(
+        "the next turn knows the earlier ones, on another replica",
+        again == calm_next and again != alone and next_tokens > first_tokens + alone_tokens,
+        f"a prompt of {next_tokens} tokens; without them {alone_tokens}, and another answer",
+    )
 
     def tracked() -> SessionRow | None:
         return next(
@@ -66,23 +72,25 @@ def converse(demo: Demo) -> None:
     demo.claim("the inventory tracks the session", bool(row.device), f"{row.turns} turns on {row.device[:12]}…")
 
 
-def talk(demo: Demo, name: str, words: str, during: Callable[[str], None] = lambda _: None) -> str:
-    """One streamed turn of the official OpenAI client. `during` is told the text so far after each piece."""
+def talk(demo: Demo, name: str, words: str, during: Callable[[str], None] = lambda _: None) -> tuple[str, int]:
+    """One streamed turn of the official OpenAI client: its text and the tokens of its prompt. `during` hears the text so far."""
     client = OpenAI(base_url=_base(demo), api_key="none", max_retries=0, timeout=120)
     stream = client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": words}],
         stream=True,
+        stream_options={"include_usage": True},
         max_tokens=TOKENS,
         temperature=0.7,
         seed=SEED,
         extra_headers={"x-session-id": name},
     )
-    text = ""
+    text, prompt_tokens = "", 0
     for piece in stream:
         text += (piece.choices[0].delta.content or "") if piece.choices else ""
+        prompt_tokens = piece.usage.prompt_tokens if piece.usage else prompt_tokens
         during(text)
-    return text
+    return text, prompt_tokens
 
 
 def session(demo: Demo, name: str) -> dict[str, Any]:
