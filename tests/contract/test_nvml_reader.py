@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from paceline.sim.fleet import identify
 from paceline.sim.state import HostState
 from paceline.telemetry.nvml import NvmlProbe, Silence
 from paceline.telemetry.nvml_wire import Reading
+from waiting import until
 
 DEVICES = 4
 START_S = 30.0
@@ -51,13 +52,6 @@ def read(probe: NvmlProbe) -> Reading:
     result = probe.read(START_S)
     assert isinstance(result, Reading), result
     return result
-
-
-def until(wanted: Callable[[], object], deadline_s: float = 20.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not wanted():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.005)
 
 
 def silence(probe: NvmlProbe) -> Silence:

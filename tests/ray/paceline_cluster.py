@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -29,7 +29,12 @@ class Site:
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [str(TOOLS / command[0]), *command[1:]], env=self.env, capture_output=True, text=True, timeout=400, check=False
+            [str(TOOLS / command[0]), *command[1:]],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
         )
         assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
@@ -51,11 +56,24 @@ class Site:
         """The server's process that runs this module, once it is there."""
 
         def look() -> psutil.Process | None:
-            return next((p for p in self.server.children() if module in p.cmdline()), None)
+            for process in self.server.children():
+                with suppress(psutil.Error):  # it ends just now, or has ended and waits for its parent
+                    if module in process.cmdline():
+                        return process
+            return None
 
         found = until(look, DEADLINE_S, f"{module} runs")
         assert found is not None
         return found
+
+    def actor(self, name: str) -> psutil.Process:
+        """The process in which an actor of Paceline lives now. Asks Ray and not the actor, which may be stopped."""
+        pid = self.python(
+            "import ray; ray.init(namespace='paceline', log_to_driver=False, configure_logging=False)\n"
+            f"actor_id = ray.get_actor({name!r})._actor_id.hex()\n"
+            "print(ray._private.state.state.actor_table(actor_id)['Pid'])"
+        )
+        return psutil.Process(int(pid))
 
     def devices(self, *states: DeviceState) -> list[DeviceRow]:
         return [d for d in self.client.devices() if d.state in states]

@@ -17,6 +17,7 @@ from paceline.model.ids import HostName
 from paceline.sim import build
 from paceline.sim.fleet import identify
 from paceline.sim.state import HostState
+from waiting import until
 
 pytestmark = pytest.mark.ray
 DEADLINE_S = 60.0
@@ -60,13 +61,11 @@ class Inventory:
 
     def until(self, wanted: Callable[[dict[str, Any]], object], after: int = 0) -> int:
         """Number of the first report from `after` on that is `wanted`."""
-        end = time.monotonic() + DEADLINE_S
-        while time.monotonic() < end:
-            for number, report in enumerate(self.reports[after:], start=after):
-                if wanted(report):
-                    return number
-            time.sleep(0.01)
-        raise AssertionError(f"not among {len(self.reports)} reports")
+
+        def found() -> list[int]:
+            return [number for number, report in enumerate(self.reports[after:], start=after) if wanted(report)]
+
+        return until(found, DEADLINE_S, "such a report")[0]
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +146,7 @@ def test_a_killed_actor_comes_back_as_another_life_and_leaves_no_reader(
     assert len(readers) == 1
     ray.kill(actor, no_restart=False)
     inventory.until(lambda report: report["boot"] != boot and report["samples"])
-    end = time.monotonic() + DEADLINE_S
-    while readers & nvml_readers():
-        assert time.monotonic() < end, "the old reader lives on"
-        time.sleep(0.05)
+    until(lambda: not readers & nvml_readers(), DEADLINE_S, "the old reader is gone")
 
 
 def nvml_readers() -> set[int]:

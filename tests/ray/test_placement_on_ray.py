@@ -2,16 +2,18 @@
 
 import json
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from paceline_cluster import DEADLINE_S, Site, site
 
 from paceline.model.hardware import DeviceState
+from paceline.model.workload import FINAL_STATES, RunState
 from paceline.sim import cluster
-from paceline_cluster import DEADLINE_S, Site, site
 from waiting import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -29,10 +31,52 @@ class Squatter:
         return context.get_node_id(), int(context.get_accelerator_ids()["GPU"][0])
 squatters = [Squatter.remote() for _ in range({total})]
 ready, _ = ray.wait([s.where.remote() for s in squatters], num_returns={expected}, timeout=120)
-late, _ = ray.wait([s.where.remote() for s in squatters], num_returns={expected} + 1, timeout=3)
+late, _ = ray.wait([s.where.remote() for s in squatters], num_returns=min({expected} + 1, {total}), timeout=3)
 print(json.dumps(sorted(ray.get(late))))
 """
 )
+
+ACQUIRE = (
+    CONNECT
+    + """
+from paceline.model.ids import JobId
+from paceline.model.plan import Refusal
+from paceline.model.workload import GangRequest
+def acquire():
+    while True:
+        try:
+            service = ray.get_actor("paceline-placement")
+            return ray.get(service.acquire.remote(GangRequest(JobId("job"), "run", 1, {devices}, 0.03), ""), timeout=120)
+        except ray.exceptions.ActorUnavailableError:
+            pass
+answer = acquire()
+if isinstance(answer, Refusal):
+    print("Refusal", "|", answer.reason, "|", answer.remedy)
+"""
+)
+RELEASE = """
+service = ray.get_actor("paceline-placement")
+ray.get(service.release.remote(answer.lease_id, "test over"), timeout=120)
+print(type(answer).__name__, "|", len(answer.devices))
+"""
+HELD = """
+import json
+print(json.dumps(ray.get(ray.get_actor("paceline-placement").held.remote(), timeout=120)))
+"""
+CONTROLLER = """
+actors = ray._private.state.actors().values()
+print(next(a["Pid"] for a in actors if a["State"] == "ALIVE" and "TrainController" in a["ActorClassName"]))
+"""
+TRAIN_LM = Path(__file__).parents[2] / "jobs" / "train_lm.py"
+
+
+def submit(here: Site, job: str, *arguments: str) -> None:
+    script = [sys.executable, str(TRAIN_LM), "--storage", str(here.home / "results"), *arguments]
+    here.run("ray", "job", "submit", "--no-wait", "--submission-id", job, "--", *script)
+
+
+def run_state(here: Site, job: str) -> RunState | None:
+    return next((row.state for row in here.client.jobs() if row.job_id == job), None)
 
 
 @pytest.fixture(scope="module")
@@ -81,32 +125,90 @@ def test_the_server_may_die(here: Site) -> None:
 
 def test_a_silent_health_actor_makes_its_devices_unknown_and_a_dead_one_comes_back(here: Site) -> None:
     node_id = here.devices(DeviceState.HEALTHY)[0].node_id
-    ask = CONNECT + f"""
-import os
-actor = ray.get_actor("paceline-health-{node_id}")
-print(ray.get(actor.stats.remote(), timeout=60)["pid"])
-"""
-    actor = psutil.Process(int(here.python(ask)))
+    name = f"paceline-health-{node_id}"
+
+    def states() -> set[DeviceState]:
+        return {d.state for d in here.client.devices() if d.node_id == node_id} - {DeviceState.QUARANTINED}
+
+    actor = here.actor(name)
     actor.send_signal(signal.SIGSTOP)
-    of_node = lambda: {d.state for d in here.client.devices() if d.node_id == node_id and d.state is not DeviceState.QUARANTINED}  # noqa: E731
-    until(lambda: of_node() == {DeviceState.UNKNOWN}, DEADLINE_S, "silence is UNKNOWN")
+    until(lambda: actor.status() == psutil.STATUS_STOPPED, 30, "the fault fired")
+    until(lambda: states() == {DeviceState.UNKNOWN}, DEADLINE_S, "silence is UNKNOWN")
     actor.kill()
-    until(lambda: of_node() == {DeviceState.HEALTHY}, DEADLINE_S, "back after its restart")
-    assert int(here.python(ask)) != actor.pid
+    until(lambda: states() == {DeviceState.HEALTHY}, DEADLINE_S, "back after its restart")
+    assert here.actor(name).pid != actor.pid
 
 
 def test_a_gang_that_cannot_be_placed_says_why(here: Site) -> None:
-    script = CONNECT + """
+    script = (
+        CONNECT
+        + """
 from paceline.model.ids import JobId
 from paceline.model.workload import GangRequest
 service = ray.get_actor("paceline-placement")
 answer = ray.get(service.acquire.remote(GangRequest(JobId("job"), "run", 1, 9, 0.03), ""), timeout=120)
 print(type(answer).__name__, "|", answer.reason, "|", answer.remedy)
 """
+    )
     kind, reason, remedy = here.python(script).split(" | ")
     assert kind == "Refusal"
     assert "9" in reason
     assert remedy
+
+
+def test_up_again_is_harmless(here: Site) -> None:
+    before = here.server, here.child("paceline.runtime.api"), here.actor("paceline-placement")
+    assert "Paceline is up" in here.run("paceline", "up").stdout
+    assert (here.server, here.child("paceline.runtime.api"), here.actor("paceline-placement")) == before
+
+
+def test_a_run_that_asks_for_too_much_waits_with_a_reason_and_ends_when_it_is_stopped(here: Site) -> None:
+    submit(here, "greedy", "--workers", str(HOSTS * GPUS + 1))
+    until(lambda: run_state(here, "greedy") is RunState.QUEUED, DEADLINE_S, "it is queued")
+    job = here.client.job("greedy")
+    assert str(HOSTS * GPUS + 1) in job.reason
+    assert job.hint
+    told = " ".join(here.run("paceline", "explain", "job", "greedy").stdout.split())
+    assert job.reason in told
+    assert job.hint in told
+    here.run("ray", "job", "stop", "greedy")
+    until(lambda: run_state(here, "greedy") in FINAL_STATES, 60, "it does not wait for ever")
+    assert (run_state(here, "greedy"), here.client.job("greedy").reason) == (RunState.CANCELLED, "stopped by its user")
+
+
+def test_the_placement_service_may_die(here: Site) -> None:
+    """SIGKILL while a device is quarantined: the hold outlives it, the service takes it up again, and gangs are found."""
+    device = here.devices(DeviceState.HEALTHY)[0]
+    here.run("paceline", "quarantine", device.uuid, "--reason", "test")
+    until(lambda: here.client.device(device.uuid).state is DeviceState.QUARANTINED, DEADLINE_S)
+    service = here.actor("paceline-placement")
+    service.kill()
+    until(lambda: not service.is_running() or service.status() == psutil.STATUS_ZOMBIE, 30, "the fault fired")
+    kind, count = here.python(ACQUIRE.format(devices=2) + RELEASE).split(" | ")
+    assert (kind, count) == ("Grant", "2")
+    assert here.actor("paceline-placement").pid != service.pid
+    held = json.loads(here.python(CONNECT + HELD))
+    assert sorted(held) == sorted([d.node_id, d.index] for d in here.devices(DeviceState.QUARANTINED))
+    assert [device.node_id, device.index] in held
+    healthy = sorted([d.node_id, d.index] for d in here.devices(DeviceState.HEALTHY))
+    got = json.loads(here.python(ALL_THAT_RAY_GIVES.format(total=HOSTS * GPUS, expected=len(healthy))))
+    assert got == healthy
+
+
+def test_a_run_whose_controller_is_killed_gives_its_gang_back(here: Site) -> None:
+    submit(here, "orphan", "--workers", "2", "--steps", "100000")
+    until(lambda: run_state(here, "orphan") is RunState.RUNNING, DEADLINE_S, "it runs")
+    assert here.client.job("orphan").devices == 2
+    controller = psutil.Process(int(here.python(CONNECT + CONTROLLER)))
+    controller.kill()
+    until(lambda: not controller.is_running() or controller.status() == psutil.STATUS_ZOMBIE, 30, "the fault fired")
+    until(lambda: run_state(here, "orphan") in FINAL_STATES, 60, "the run is over")
+    job = here.client.job("orphan")
+    assert job.state is RunState.FAILED
+    assert "script failed" in job.reason or "controller is gone" in job.reason
+    assert job.hint
+    assert {lease.state for lease in here.client.leases() if lease.job_id == "orphan"} == {"ended"}
+    assert job.devices == 0
 
 
 def test_the_head_may_die(here: Site) -> None:
@@ -123,6 +225,14 @@ def test_the_head_may_die(here: Site) -> None:
     expected = HOSTS * GPUS - len(quarantined)
     got = json.loads(here.python(ALL_THAT_RAY_GIVES.format(total=HOSTS * GPUS, expected=expected)))
     assert len(got) == expected
+
+
+def test_down_twice_is_harmless(here: Site) -> None:
+    """Last: Paceline is off the cluster, Ray has every device again, and a second `down` has nothing to do."""
+    assert "Paceline is down" in here.run("paceline", "down").stdout
+    assert "was not running" in here.run("paceline", "down").stdout
+    got = json.loads(here.python(ALL_THAT_RAY_GIVES.format(total=HOSTS * GPUS, expected=HOSTS * GPUS)))
+    assert len(got) == HOSTS * GPUS
 
 
 def test_up_without_ray_says_so(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from paceline.model.errors import Conflict, NotFound
+from paceline.runtime.processes import MARK
 from paceline.sim import cluster, fleet
 from paceline.sim.dashboard import RayNode, get_json, ray_nodes
-from paceline.sim.processes import MARK
 from waiting import until
 
 pytestmark = [

@@ -25,13 +25,16 @@ def _probe_here() -> tuple[float, ...]:
 
 
 async def measure(uuid: DeviceUuid, run_there: Callable[[Any], Awaitable[tuple[float, ...]]]) -> Measurement:
-    """Probe a device; `run_there` runs a Ray function on it. A probe that fails is a measurement that is not ok."""
+    """Probe a device; `run_there` runs a Ray function on it. A probe that fails is a measurement that is not ok.
+
+    One that Ray could not run or lost (RayError other than the probe's own) is none at all, and raised.
+    """
     error = ""
     seconds: tuple[float, ...] = ()
     try:
         seconds = await asyncio.wait_for(run_there(_probe_here), DEADLINE_S)
     except TimeoutError:
         error = f"the probe did not finish within {DEADLINE_S:.0f} s"
-    except ray.exceptions.RayError as failure:
+    except ray.exceptions.RayTaskError as failure:
         error = str(failure).strip().splitlines()[-1]
     return Measurement(uuid, probe.NAME, probe.VERSION, time.time_ns(), tuple(seconds), ok=not error, error=error)

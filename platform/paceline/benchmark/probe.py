@@ -1,7 +1,7 @@
 """The light probe of one device: a fixed kernel, timed several times. Runs inside the hold of the device.
 
-On an NVIDIA GPU the kernel is a bfloat16 GEMM of torch, in a process of its own: CUDA keeps the first device that a process has used, and its
-memory until the process ends. On a simulated device it is a small GEMM on the CPU, paced by the device.
+On an NVIDIA GPU the kernel is a bfloat16 GEMM of torch, in a process of its own: CUDA keeps the first device that a process has
+used, and its memory until the process ends. On a simulated device it is a small GEMM on the CPU, paced by the device.
 """
 
 import json

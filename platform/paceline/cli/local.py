@@ -3,10 +3,12 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from paceline.runtime.settings import Settings
 
 chatter = Console(stderr=True)
+
+STOP_GRACE_S: Final = 20.0
+"""The server stops its two children one after the other, and waits 10 s for each."""
+REMOVE_DEADLINE_S: Final = 90.0
 
 AddressOption = Annotated[str, typer.Option(help="GCS address of a running Ray cluster, host:port")]
 
@@ -50,21 +56,18 @@ def up(
 
 def down() -> None:
     """Stop what `paceline up` started, and take Paceline's actors and holds off the Ray cluster."""
-    from paceline.runtime.processes import start
+    from paceline.runtime import processes
 
     settings = _settings()
     server = _running_server(settings)
     ray_address = _server_file(settings).get("ray_address", "")
     if server is not None:
-        server.stop()
+        processes.stop([server], "", STOP_GRACE_S)
     if ray_address and _answers(ray_address):
         os.environ.update(_cluster_env(settings))
-        remover = start(
-            "paceline.runtime.reconciler", "--remove", "--ray-address", ray_address, log=settings.logs / "down.log"
-        )
-        process = remover.find()
-        if process is not None:
-            process.wait(60)
+        remove = [sys.executable, "-m", "paceline.runtime.reconciler", "--remove", "--ray-address", ray_address]
+        with (settings.logs / "down.log").open("ab") as log:
+            subprocess.run(remove, stdout=log, stderr=log, timeout=REMOVE_DEADLINE_S, check=False)
     print("Paceline is down" if server is not None else "Paceline was not running")
 
 
@@ -132,19 +135,20 @@ def _server_file(settings: "Settings") -> dict[str, Any]:
 
 
 def _running_server(settings: "Settings") -> "Started | None":
-    from paceline.runtime.processes import Started
+    from paceline.runtime import processes
 
     row = _server_file(settings)
     if not row:
         return None
-    known = Started(int(row["pid"]), float(row["started"]))
-    return known if known.find() is not None else None
+    known = processes.Started(int(row["pid"]), str(row["birth"]))
+    return known if processes.is_running(known) else None
 
 
 def _start_server(settings: "Settings", ray_address: str) -> "Started":
-    from paceline.runtime.processes import start
+    from paceline.runtime import processes
 
-    return start("paceline.runtime.server", "--ray-address", ray_address, log=settings.logs / "server.log")
+    command = [sys.executable, "-m", "paceline.runtime.server", "--ray-address", ray_address]
+    return processes.spawn(command, os.environ, settings.logs / "server.log")
 
 
 def _wait_for_server(settings: "Settings", started: "Started", deadline: float) -> Client:
@@ -171,7 +175,9 @@ def _measured(client: Client, status: Any) -> bool:
 
 
 def _still_alive(settings: "Settings", started: "Started", deadline: float) -> None:
-    if started.find() is None:
+    from paceline.runtime import processes
+
+    if not processes.is_running(started):
         raise HostSetup("PL-HOST-003", "the server ended while it started", _tail(settings.logs / "api.log"))
     if time.monotonic() > deadline:
         hint = f"see {settings.logs}; last words of the reconciler:\n{_tail(settings.logs / 'reconciler.log')}"

@@ -41,7 +41,11 @@ class HealthActor:
 
     def stats(self) -> dict[str, int | float | str]:
         """What the actor and its NVML reader cost, and how they do. `rss_bytes` is the most that this process had."""
-        return {**self._watch.stats(), "rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        return {
+            **self._watch.stats(),
+            "pid": os.getpid(),
+            "rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
 
     def reconnect(self, server_url: str, token: str) -> None:
         """Report to this server from now on."""

@@ -53,7 +53,7 @@ def take(unit: Unit, request: GangRequest, plan: Plan) -> LeaseView:
         moving_cause=0,
         event_id=0,
     )
-    cause = request.cause_id or _last_end(unit, request) or (ended[-1] if ended else 0)
+    cause = _last_end(unit, request) or (ended[-1] if ended else 0)
     body = {"attempt": request.attempt_id, "devices": list(plan.devices), "spread": plan.spread, "plan": plan.reason}
     row.event_id = unit.event(
         EventKind.LEASED, entity(row.lease_id), f"{_count(plan.devices)} for {request.attempt_id}", cause, body

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from paceline.model.ids import AttemptId, EventId, JobId, LeaseId, NodeId
+from paceline.model.ids import AttemptId, JobId, LeaseId, NodeId
 
 
 class RunState(StrEnum):
@@ -32,8 +32,6 @@ class GangRequest:
     devices: int
     max_spread: float
     """Largest allowed 1 − slowest/fastest of the gang, 0 ≤ max_spread < 1."""
-    cause_id: EventId = EventId(0)
-    """The event that ended the attempt before, or 0."""
 
     @property
     def attempt_id(self) -> AttemptId:

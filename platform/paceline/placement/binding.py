@@ -13,10 +13,12 @@ from typing import Any, Final
 
 import ray
 import structlog
+from ray.core.generated import gcs_pb2
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from paceline.model.ids import NodeId
+from paceline.model.ids import JobId, NodeId
+from paceline.placement.owners import Driver
 
 log = structlog.get_logger()
 
@@ -72,10 +74,38 @@ def free_gpus(node_id: NodeId) -> int:
 
 async def take_free(node_id: NodeId) -> dict[int, Hold]:
     """Pin every free GPU of a node. Returns hold by index; what a stranger took in between is simply not there."""
-    groups = [_one_gpu_group(node_id) for _ in range(free_gpus(node_id))]
-    placed = await asyncio.gather(*map(_placed, groups))
-    holds = [await _hold(node_id, group) for group, there in zip(groups, placed, strict=True) if there]
+    groups: list[PlacementGroup] = []
+    try:
+        for _ in range(free_gpus(node_id)):
+            groups.append(_one_gpu_group(node_id))
+        placed = await asyncio.gather(*map(_placed, groups))
+        holds = [await _hold(node_id, group) for group, there in zip(groups, placed, strict=True) if there]
+    except BaseException:  # nobody would know these groups
+        for group in groups:
+            remove_placement_group(group)
+        raise
     return {hold.index: hold for hold in holds if hold is not None}
+
+
+async def take_free_on(nodes: Iterable[NodeId]) -> dict[tuple[NodeId, int], Hold]:
+    """`take_free` on several nodes at once: all of it, or nothing is left behind."""
+    taken: dict[tuple[NodeId, int], Hold] = {}
+
+    async def take(node_id: NodeId) -> None:
+        for index, hold in (await take_free(node_id)).items():
+            taken[node_id, index] = hold
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for node_id in nodes:
+                group.create_task(take(node_id))
+    except BaseException as failure:
+        for hold in taken.values():
+            hold.release()
+        if isinstance(failure, ExceptionGroup):
+            raise failure.exceptions[0] from None
+        raise
+    return taken
 
 
 def _one_gpu_group(node_id: NodeId) -> PlacementGroup:
@@ -140,13 +170,24 @@ async def seated(node_id: NodeId, holders: Iterable[Any], deadline_s: float) -> 
 
 async def adopt(alive: frozenset[NodeId]) -> list[Hold]:
     """Holds that an earlier life of the placement service left on the cluster. Those on dead nodes are removed."""
-    found = [await _adopt_group(name, row, alive) for name, row in _named_groups()]
-    for entry in ray.util.list_named_actors(all_namespaces=True):
-        if entry["name"].startswith(HOLDER_PREFIX):
-            holder = ray.get_actor(entry["name"], namespace=entry["namespace"])
-            node_id = NodeId(entry["name"].removeprefix(HOLDER_PREFIX).rsplit("-", 1)[0])
-            found.extend((await seated(node_id, [holder], MASK_DEADLINE_S)).values())
-    return [hold for hold in found if hold is not None]
+    by_group = await asyncio.gather(*(_adopt_group(name, row, alive) for name, row in _named_groups()))
+    entries = ray.util.list_named_actors(all_namespaces=True)
+    names = [entry for entry in entries if entry["name"].startswith(HOLDER_PREFIX)]
+    by_holder = await asyncio.gather(*(_adopt_holder(row["name"], row["namespace"], alive) for row in names))
+    return [hold for hold in (*by_group, *by_holder) if hold is not None]
+
+
+async def _adopt_holder(name: str, namespace: str, alive: frozenset[NodeId]) -> Hold | None:
+    node_id = NodeId(name.removeprefix(HOLDER_PREFIX).rsplit("-", 1)[0])
+    try:
+        holder = ray.get_actor(name, namespace=namespace)
+    except ValueError:  # it has died since it was listed
+        return None
+    if node_id not in alive:
+        log.info("holder of a lost node removed", name=name)
+        ray.kill(holder, no_restart=True)
+        return None
+    return next(iter((await seated(node_id, [holder], MASK_DEADLINE_S)).values()), None)
 
 
 def _named_groups() -> list[tuple[str, dict[str, Any]]]:
@@ -178,6 +219,23 @@ def actor_is_dead(actor_id: str) -> bool:
         return False
     row: dict[str, Any] = ray._private.state.state.actor_table(actor_id)
     return row.get("State") == "DEAD"
+
+
+def drivers() -> list[Driver]:
+    """Ray's table of jobs, in the order of their start, with what their submissions say."""
+    accessor: Any = ray._private.state.state._connect_and_get_accessor()
+    table: Any = gcs_pb2
+    rows = accessor.get_job_table(skip_submission_job_info_field=False, skip_is_running_tasks_field=True)
+    found = sorted(map(table.JobTableData.FromString, rows), key=lambda row: int(row.start_time))
+    return [
+        Driver(
+            JobId(row.config.metadata.get("job_submission_id", "") or row.job_id.hex()),
+            bool(row.is_dead),
+            row.job_info.status,
+            row.job_info.message,
+        )
+        for row in found
+    ]
 
 
 def remove_all() -> None:

@@ -22,9 +22,10 @@ from paceline.model.hardware import DeviceState, NodeState
 from paceline.model.ids import NO_CAUSE, DeviceUuid, EventId, LeaseId, NodeId
 from paceline.model.measurement import Measurement
 from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, Plan, Refusal
-from paceline.model.workload import FINAL_STATES, GangRequest, JobUpdate, RankPlace, RunState, split_attempt
-from paceline.placement import binding, planner
+from paceline.model.workload import FINAL_STATES, GangRequest, JobUpdate, RankPlace, RunState
+from paceline.placement import binding, owners, planner
 from paceline.placement.binding import Hold
+from paceline.placement.owners import MOVE_POLL_S, UNKNOWN_SILENT_S, Ending, OpenRun, Owners, RunKey, run_of
 from paceline.sdk.client import AsyncClient
 
 log = structlog.get_logger()
@@ -34,13 +35,13 @@ CONFIRM_DEADLINE_S: Final = 180.0
 """From grant to the gang's confirmation: workers must start, and importing torch takes 4 CPU-seconds each."""
 SEAT_DEADLINE_S: Final = 90.0
 """A move ends the workers within about 10 s; a run that does not let go in this time is asked again."""
-MOVE_POLL_S: Final = 10.0
-OWNER_SILENT_S: Final = 60.0
-"""A gang's owner asks every MOVE_POLL_S. Longer than six polls: the owner is looked up on Ray, and its lease ended if it is dead."""
+OWNER_CHECK_S: Final = 5.0
+OPEN_RUNS: Final = 1000
+"""Newest runs that are looked at for an owner that is gone."""
 PROBED: Final = frozenset({DeviceState.PROBING, DeviceState.PROBATION, DeviceState.SUSPECT})
 """States that a device leaves by a probe."""
 PROBES_PER_NODE: Final = 2
-assert OWNER_SILENT_S >= 3 * MOVE_POLL_S, "one lost poll must not end a lease"
+assert UNKNOWN_SILENT_S >= CONFIRM_DEADLINE_S, "a gang that is still starting must not lose its lease"
 
 
 @dataclass
@@ -50,13 +51,6 @@ class _Binding:
     masks: list[Hold]
     nodes: list[NodeId]
     done: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@dataclass
-class _Owner:
-    actor_id: str
-    """Ray's id of the run's controller; empty until its first call to this life of the service."""
-    heard: float
 
 
 class PlacementService:
@@ -69,7 +63,10 @@ class PlacementService:
         self._holds: dict[tuple[NodeId, int], Hold] = {}
         self._locks: dict[NodeId, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._bindings: dict[LeaseId, _Binding] = {}
-        self._owners: dict[LeaseId, _Owner] = {}
+        self._owners = Owners()
+        self._run_locks: dict[RunKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._unreleased: list[Hold] = []
+        self._reporting = asyncio.Lock()
         self._may_move: dict[LeaseId, asyncio.Event] = defaultdict(asyncio.Event)
         self._probing: set[DeviceUuid] = set()
         self._probe_slots: dict[NodeId, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(PROBES_PER_NODE))
@@ -99,10 +96,20 @@ class PlacementService:
     async def acquire(self, request: GangRequest, owner_actor_id: str) -> Grant | Refusal:
         """A whole gang, or why not. Raises Unreachable while the server is down: ask again."""
         await asyncio.wait_for(self._started.wait(), CONFIRM_DEADLINE_S)
+        run = (request.job_id, request.run_name)
+        self._owners.asked(run, owner_actor_id)
+        async with self._run_locks[run]:  # a call that was sent again waits for the one before
+            return await self._acquire(request, owner_actor_id)
+
+    async def _acquire(self, request: GangRequest, owner_actor_id: str) -> Grant | Refusal:
         unavailable: frozenset[DeviceUuid] = frozenset()
         result: Plan | Refusal = Refusal("the fleet kept changing under the plan", "ask again", ())
         for _ in range(BIND_ATTEMPTS):
-            snapshot = _without_lease_of(await self._client.fleet(), request)
+            snapshot = await self._client.fleet()
+            mine = {x.lease_id for x in snapshot.leases if run_of(x) == (request.job_id, request.run_name)}
+            for lease_id in mine:
+                self._unbind(lease_id)  # of an attempt that never confirmed: its locks would be waited for below
+            snapshot = _without(snapshot, mine)
             result = planner.plan(snapshot, request, unavailable)
             if isinstance(result, Refusal):
                 return result
@@ -134,7 +141,7 @@ class PlacementService:
 
     async def await_move(self, lease_id: LeaseId, owner_actor_id: str) -> EventId:
         """Blocks up to MOVE_POLL_S. Not 0: give the gang up now; the number is the event that says why. Also the owner's sign of life."""
-        self._owners[lease_id] = _Owner(owner_actor_id, time.monotonic())
+        self._owners.heard(lease_id, owner_actor_id, time.monotonic())
         try:
             await asyncio.wait_for(self._may_move[lease_id].wait(), MOVE_POLL_S)
         except TimeoutError:
@@ -160,35 +167,35 @@ class PlacementService:
         views = {d.uuid: d for d in snapshot.devices}
         wanted = {(views[uuid].node_id, views[uuid].index): uuid for uuid in plan.devices}
         nodes = sorted({node for node, _ in wanted})
-        for node in nodes:
-            await self._locks[node].acquire()
+        locked: list[NodeId] = []
         masks: dict[tuple[NodeId, int], Hold] = {}
         try:
-            for node, taken in zip(nodes, await asyncio.gather(*map(binding.take_free, nodes)), strict=True):
-                masks |= {(node, index): hold for index, hold in taken.items()}
+            for node in nodes:
+                await self._locks[node].acquire()
+                locked.append(node)
+            masks = await binding.take_free_on(nodes)
             missing = frozenset(uuid for place, uuid in wanted.items() if place not in masks)
             if missing:
                 log.info("planned devices are in use by others", devices=sorted(missing))
                 return missing
             lease = await self._client.create_lease(request, plan)
-            for place in wanted:
-                masks.pop(place).release()
-            self._hand_over(lease.lease_id, _Binding(list(masks.values()), nodes), owner_actor_id)
-            masks, nodes = {}, []  # the binding owns them now
+            self._drop(*(masks.pop(place) for place in wanted))
+            self._hand_over(lease.lease_id, _Binding(list(masks.values()), locked), owner_actor_id)
+            masks, locked = {}, []  # the binding owns them now
+            self._owners.granted((request.job_id, request.run_name))
             return Grant(lease.lease_id, tuple(sorted({n for n, _ in wanted})), plan.devices, plan)
         except Conflict as conflict:
             log.info("plan is out of date", reason=conflict.message)
             return frozenset()
         finally:
-            for hold in masks.values():
-                hold.release()
-            for node in nodes:
+            self._drop(*masks.values())
+            for node in locked:
                 self._locks[node].release()
 
     def _hand_over(self, lease_id: LeaseId, bound: _Binding, owner_actor_id: str) -> None:
         self._unbind(lease_id)
         self._bindings[lease_id] = bound
-        self._owners[lease_id] = _Owner(owner_actor_id, time.monotonic())
+        self._owners.heard(lease_id, owner_actor_id, time.monotonic())
 
         async def expire() -> None:
             try:
@@ -203,8 +210,7 @@ class PlacementService:
         bound = self._bindings.pop(lease_id, None)
         if bound is None:
             return
-        for hold in bound.masks:
-            hold.release()
+        self._drop(*bound.masks)
         for node in bound.nodes:
             self._locks[node].release()
         bound.done.set()
@@ -216,9 +222,10 @@ class PlacementService:
             await self._adopt()
             self._started.set()
         self._snapshot = await self._client.fleet(after=self._snapshot.revision, wait_s=5)
+        again, self._unreleased = self._unreleased, []
+        self._drop(*again)
         alive = frozenset(n.node_id for n in self._snapshot.nodes if n.state is not NodeState.LOST)
-        for place in [p for p in self._holds if p[0] not in alive]:
-            self._holds.pop(place).release()
+        self._drop(*(self._holds.pop(place) for place in [p for p in self._holds if p[0] not in alive]))
         for lease_id in [i for i in self._may_move if _lease(self._snapshot, i) is None]:
             self._forget(lease_id)
         for node_id in sorted(alive):
@@ -230,12 +237,13 @@ class PlacementService:
         snapshot = await self._client.fleet()
         alive = frozenset(n.node_id for n in snapshot.nodes if n.state is not NodeState.LOST)
         must_hold = {(d.node_id, d.index) for d in snapshot.devices if d.state is not DeviceState.HEALTHY}
+        self._holds = {}
         for hold in await binding.adopt(alive):
             place = (hold.node_id, hold.index)
             if place in must_hold and place not in self._holds:
                 self._holds[place] = hold
             else:
-                hold.release()  # a mask of a binding that died with the service before
+                self._drop(hold)  # a mask of a binding that died with the service before
 
     async def _reconcile_node(self, node_id: NodeId) -> None:
         """Hold what must not be given out, give back what may be. One at a time for each node."""
@@ -243,7 +251,7 @@ class PlacementService:
             devices = [d for d in self._snapshot.devices if d.node_id == node_id]
             for device in devices:
                 if device.state is DeviceState.HEALTHY and (node_id, device.index) in self._holds:
-                    self._holds.pop((node_id, device.index)).release()
+                    self._drop(self._holds.pop((node_id, device.index)))
             missing = [d for d in devices if self._must_hold(d)]
             if any(d.lease_id is None for d in missing):
                 await self._hold_idle(node_id, {d.index for d in missing})
@@ -261,7 +269,7 @@ class PlacementService:
             if index in indices:
                 self._holds[node_id, index] = hold
             else:
-                hold.release()
+                self._drop(hold)
 
     async def _hold_busy(self, device: DeviceView, lease: LeaseView) -> None:
         """Take a busy device from its gang: queue holders first, then let the gang be moved, then keep the one on the device.
@@ -270,19 +278,32 @@ class PlacementService:
         """
         node_id = device.node_id
         mine = {d.index for d in self._snapshot.devices if d.uuid in lease.devices and d.node_id == node_id}
-        masks = await binding.take_free(node_id)
-        holders = [binding.queue_holder(node_id) for _ in mine - set(masks)]
-        self._may_move[lease.lease_id].set()
-        got = masks | await binding.seated(node_id, holders, SEAT_DEADLINE_S)
-        for index, hold in got.items():
-            if index == device.index:
-                self._holds[node_id, index] = hold
-            else:
-                hold.release()
-        if device.index not in got:
+        got = await binding.take_free(node_id)
+        try:
+            holders = [binding.queue_holder(node_id) for _ in mine - set(got)]
+            self._may_move[lease.lease_id].set()
+            got |= await binding.seated(node_id, holders, SEAT_DEADLINE_S)
+            if device.index in got:
+                self._holds[node_id, device.index] = got.pop(device.index)
+        finally:
+            self._drop(*got.values())
+        if (node_id, device.index) not in self._holds:
             log.warning("device could not be taken from its gang yet", device=device.uuid, lease=lease.lease_id)
 
+    def _drop(self, *holds: Hold) -> None:
+        """Give devices back to Ray. What Ray does not take is kept for the next turn: else it would be held by nobody's will."""
+        for hold in holds:
+            try:
+                hold.release()
+            except Exception:  # Ray raises whatever its RPC layer does; the holds after this one must go too
+                log.exception("hold not released; will be tried again", node=hold.node_id, index=hold.index)
+                self._unreleased.append(hold)
+
     async def _report_holds(self) -> None:
+        async with self._reporting:  # in order: an older word must not overwrite a newer one
+            await self._report_holds_now()
+
+    async def _report_holds_now(self) -> None:
         by_place = {(d.node_id, d.index): d for d in self._snapshot.devices}
         found = [by_place[place] for place in self._holds if place in by_place]
         held = frozenset(d.uuid for d in found)
@@ -323,35 +344,44 @@ class PlacementService:
             hold = self._holds.get(place)
             if hold is None:
                 return None
-            measured = await launcher.measure(device.uuid, functools.partial(binding.run_in, hold))
+            try:
+                measured = await launcher.measure(device.uuid, functools.partial(binding.run_in, hold))
+            except (
+                ray.exceptions.RayError
+            ) as error:  # its node, worker or hold died: that says nothing about the device
+                log.warning("probe could not run", device=device.uuid, error=str(error))
+                return None
         return measured if self._holds.get(place) is hold else None
 
     # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _check_owners(self) -> None:
-        """End the leases of owners that are gone, however they went."""
-        await asyncio.sleep(5)
-        for lease in self._snapshot.leases:
-            owner = self._owners.setdefault(lease.lease_id, _Owner("", time.monotonic()))
-            silent_s = time.monotonic() - owner.heard
-            known_dead = silent_s > 2 * MOVE_POLL_S and binding.actor_is_dead(owner.actor_id)
-            if known_dead or silent_s > OWNER_SILENT_S:
-                await self._owner_died(lease)
+        """End the runs and leases of owners that are gone, however they went."""
+        await asyncio.sleep(OWNER_CHECK_S)
+        rows = [row for row in await self._client.jobs(OPEN_RUNS) if row.state not in FINAL_STATES]
+        if rows:
+            runs = [OpenRun(row.job_id, row.run_name, row.since_ns) for row in rows]
+            drivers = await asyncio.to_thread(binding.drivers)
+            for run, ending in self._owners.endings(runs, drivers, binding.actor_is_dead, time.time_ns()).items():
+                await self._end_run(run, ending)
+        still_open = {(row.job_id, row.run_name) for row in rows}
+        for lease in self._owners.gone(self._snapshot.leases, binding.actor_is_dead, time.monotonic()):
+            if run_of(lease) in still_open:
+                await self._end_run(run_of(lease), Ending(RunState.FAILED, owners.GONE, owners.RESUME))
+            await self.release(lease.lease_id, owners.GONE)
 
-    async def _owner_died(self, lease: LeaseView) -> None:
-        reason = "the run's controller is gone without a word"
-        log.warning(reason, lease=lease.lease_id, attempt=lease.attempt_id)
-        job_id, run_name, _ = split_attempt(lease.attempt_id)
-        job = await self._client.job(job_id)
-        if job.state not in FINAL_STATES:
-            hint = "submit it again under the same run name: it resumes from its latest checkpoint"
-            await self._client.job_update(JobUpdate(job_id, run_name, RunState.FAILED, time.time_ns(), reason, hint))
-        await self.release(lease.lease_id, reason)
+    async def _end_run(self, run: RunKey, ending: Ending) -> None:
+        log.warning("nobody speaks for a run any more", run=run, ending=ending)
+        update = JobUpdate(*run, ending.state, time.time_ns(), ending.reason, ending.hint)
+        await self._client.job_update(update)  # ends its leases, too
+        for lease in self._snapshot.leases:
+            if run_of(lease) == run:
+                self._unbind(lease.lease_id)
 
     # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _forget(self, lease_id: LeaseId) -> None:
-        self._owners.pop(lease_id, None)
+        self._owners.forget(lease_id)
         event = self._may_move.pop(lease_id, None)
         if event is not None:
             event.set()
@@ -368,7 +398,7 @@ class PlacementService:
                 await coroutine
             except PacelineError as error:
                 log.warning("will be tried again", what=key, error=str(error))
-            except ray.exceptions.RayError:
+            except Exception:  # of one task of many; the service and the next turn must not suffer from it
                 log.exception("will be tried again", what=key)
 
         self._tasks[key] = asyncio.create_task(guarded())
@@ -388,10 +418,7 @@ def _lease(snapshot: FleetSnapshot, lease_id: LeaseId | None) -> LeaseView | Non
     return next((lease for lease in snapshot.leases if lease.lease_id == lease_id), None)
 
 
-def _without_lease_of(snapshot: FleetSnapshot, request: GangRequest) -> FleetSnapshot:
+def _without(snapshot: FleetSnapshot, leases: set[LeaseId]) -> FleetSnapshot:
     """The fleet as a new attempt of the same run sees it: the gang of its attempt before is free again (SQL replaces the lease)."""
-    mine = {
-        x.lease_id for x in snapshot.leases if split_attempt(x.attempt_id)[:2] == (request.job_id, request.run_name)
-    }
-    devices = tuple(replace(d, lease_id=None) if d.lease_id in mine else d for d in snapshot.devices)
+    devices = tuple(replace(d, lease_id=None) if d.lease_id in leases else d for d in snapshot.devices)
     return replace(snapshot, devices=devices)

@@ -1,8 +1,8 @@
 """`paceline server`: keeps the control API and the reconciler alive, each a process of its own, and tells others where they are."""
 
 import argparse
+import fcntl
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,11 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-import psutil
 import structlog
 
 from paceline.model.errors import Unreachable
-from paceline.runtime.processes import Started, free_port
+from paceline.runtime import processes
+from paceline.runtime.ports import free_port
 from paceline.runtime.settings import Settings
 from paceline.sdk.client import Client
 
@@ -73,7 +73,7 @@ class Child:
 class Server:
     def __init__(self, settings: Settings, ray_address: str) -> None:
         self._settings, self._ray_address = settings, ray_address
-        port = settings.port or free_port(_last_port(settings), settings.host)
+        port = settings.port or free_port(_last_port(settings))
         self.url = f"http://{settings.host}:{port}"
         settings.logs.mkdir(parents=True, exist_ok=True)
         python = [sys.executable, "-m"]
@@ -97,6 +97,14 @@ class Server:
         """Until SIGTERM or SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        with (self._settings.home / "server.lock").open("w") as only_one:
+            try:
+                fcntl.flock(only_one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                sys.exit(f"another server runs for {self._settings.home}")
+            self._keep_running()
+
+    def _keep_running(self) -> None:
         try:
             self._wait_for_api()
             _announce(self._settings, self.url, self._ray_address)
@@ -133,9 +141,9 @@ def _last_port(settings: Settings) -> int:
 
 
 def _announce(settings: Settings, url: str, ray_address: str) -> None:
-    me = Started(os.getpid(), psutil.Process().create_time())
+    me = processes.current()
     temporary = settings.server_file.with_suffix(".new")
-    temporary.write_text(json.dumps({"url": url, "pid": me.pid, "started": me.started, "ray_address": ray_address}))
+    temporary.write_text(json.dumps({"url": url, "pid": me.pid, "birth": me.birth, "ray_address": ray_address}))
     temporary.replace(settings.server_file)
 
 

@@ -25,8 +25,8 @@ from paceline.serving.contract import (
     ReplicaFacts,
     Tokens,
 )
-from paceline.serving.gpu import held_device
 from paceline.serving.models import load_engine
+from paceline.telemetry.held_device import held_device
 
 
 class EngineReplica:

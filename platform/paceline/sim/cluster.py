@@ -16,10 +16,11 @@ from typing import Final
 
 from paceline.model.errors import Conflict, HostSetup, NotFound, TimedOut
 from paceline.model.ids import HostName
-from paceline.sim import fleet, processes, ray_env, record
+from paceline.runtime import ports, processes
+from paceline.runtime.processes import Started
+from paceline.sim import fleet, ray_env, record
 from paceline.sim.build import library
 from paceline.sim.dashboard import RayNode, ray_nodes
-from paceline.sim.processes import Started
 from paceline.sim.record import Cluster, Node
 from paceline.sim.state import HostState
 
@@ -166,12 +167,12 @@ def _plan(home: Path, hosts: int, gpus: int, seed: int, nominal_step_s: float) -
     names = fleet.host_names(hosts)
     specs = fleet.devices(names, gpus, seed)
     taken: set[int] = set()
-    head = Node("head", ray_env.free_ports((*ray_env.HEAD_PORTS, *ray_env.NODE_PORTS), taken))
+    head = Node("head", ports.free_ports((*ray_env.HEAD_PORTS, *ray_env.NODE_PORTS), taken))
     nodes = []
     for name in names:
         path = home / "sim" / "hosts" / f"{name}.state"
         HostState.create(path, name, specs[name], nominal_step_s)
-        nodes.append(Node(name, ray_env.free_ports(ray_env.NODE_PORTS, taken), state_path=str(path)))
+        nodes.append(Node(name, ports.free_ports(ray_env.NODE_PORTS, taken), state_path=str(path)))
     shutil.rmtree(record.storage(home), ignore_errors=True)  # of a cluster whose record is gone
     # Short: Ray puts Unix sockets in it, and their paths end at 107 characters.
     temp_dir = tempfile.mkdtemp(prefix="pl-", dir="/tmp")
@@ -234,7 +235,7 @@ def _env(home: Path, cluster: Cluster, node: Node) -> dict[str, str]:
 def _wait_listening(home: Path, node: Node, deadline: float) -> None:
     """Waits for the node's raylet. A head whose GCS answers but whose raylet is not there yet would turn hosts away."""
     port = node.ports["node-manager-port"]
-    _wait(lambda: not ray_env.is_free(port), home, node, deadline, f"the raylet of {node.name} does not listen")
+    _wait(lambda: not ports.is_free(port), home, node, deadline, f"the raylet of {node.name} does not listen")
 
 
 def _wait_seen(home: Path, cluster: Cluster, progress: Progress, deadline: float) -> None:

@@ -1,14 +1,10 @@
 """Environment and command lines of a simulated cluster's Ray processes."""
 
 import os
-import random
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-
-from paceline.model.errors import HostSetup
 
 LOOPBACK: Final = "127.0.0.1"
 """Ray's own ports are on the address that it finds for this machine: it replaces 127.0.0.1 as a node's address."""
@@ -26,7 +22,6 @@ HEAD_PORTS: Final = ("port", "dashboard-port", "ray-client-server-port")
 _OBJECT_STORE_BYTES: Final = 150_000_000
 _HEAD_CPUS: Final = 2
 _HOST_CPUS: Final = 4
-_LOWEST_PORT: Final = 10_240
 _INHERITED_NO_MORE: Final = ("RAY_", "PACELINE_SIM_", "CUDA_VISIBLE_DEVICES")
 
 # Both the cluster and its clients need these.
@@ -116,36 +111,3 @@ def _start(name: str, ports: Mapping[str, int]) -> list[str]:
     size = [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--min-worker-port=0", "--max-worker-port=0"]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--node-ip-address={LOOPBACK}"]
     return [*ray, *common, *size, *fixed]
-
-
-def free_ports(names: tuple[str, ...], taken: set[int]) -> dict[str, int]:
-    """A free port for each name, added to `taken`: below the range that outgoing connections draw from.
-
-    From that range, any connection could take a port of a head that is being restarted. Raises HostSetup (PL-HOST-003)
-    if nothing is free.
-    """
-    limits = Path("/proc/sys/net/ipv4/ip_local_port_range")
-    end = int(limits.read_text().split()[0]) if limits.exists() else 32_768
-    candidates = list(range(_LOWEST_PORT, end) if end > _LOWEST_PORT + 1000 else range(_LOWEST_PORT, 65_535))
-    random.SystemRandom().shuffle(candidates)
-    ports: dict[str, int] = {}
-    for port in candidates:
-        if len(ports) == len(names):
-            break
-        if port not in taken and is_free(port):
-            taken.add(port)
-            ports[names[len(ports)]] = port
-    if len(ports) < len(names):
-        raise HostSetup("PL-HOST-003", "Not enough free TCP ports on 127.0.0.1", "See who listens: ss -ltn")
-    return ports
-
-
-def is_free(port: int) -> bool:
-    """Whether the port can be bound on every address now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from paceline.runtime.processes import Started
 from paceline.sim import ray_env
-from paceline.sim.processes import Started
 
 
 @dataclass(slots=True)

@@ -74,8 +74,9 @@ class PacelineCallback(
         """A worker gets a new one: what the controller's has gathered (connections, threads, the gang) is the controller's."""
         return type(self), ()
 
-    @functools.cached_property
+    @property
     def _service(self) -> Any:
+        """Looked up each time: after `paceline down` and `up` it is another actor. Raises ValueError where there is none."""
         return ray.get_actor(PLACEMENT_ACTOR, namespace=RAY_NAMESPACE)
 
     @functools.cached_property
@@ -163,7 +164,7 @@ class PacelineCallback(
         while self._grant is grant:
             try:
                 cause = ray.get(self._service.await_move.remote(grant.lease_id, owner), timeout=CALL_DEADLINE_S)
-            except ray.exceptions.RayError as error:
+            except (ray.exceptions.RayError, ValueError) as error:
                 log.info("placement service is away", error=_first_line(error))
                 time.sleep(1)
                 continue
@@ -226,7 +227,8 @@ class PacelineCallback(
         self._outbox.put(lambda: self._client.job_update(update))
 
     def _tell_attempt(self, kind: str, **facts: Any) -> None:
-        assert self._grant is not None and self._request is not None, "an attempt is told of only while it has a gang"
+        assert self._grant is not None, "an attempt is told of only while it has a gang"
+        assert self._request is not None, "a gang was asked for"
         progress = replace(
             AttemptProgress(self._request.attempt_id, self._grant.lease_id, kind, time.time_ns()), **facts
         )

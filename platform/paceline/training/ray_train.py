@@ -1,4 +1,7 @@
-"""Every internal symbol of Ray Train that Paceline uses, in one place. Pinned to Ray 2.60; tests/contract/test_ray_train_hooks.py checks each."""
+"""Every internal symbol of Ray Train that Paceline uses, in one place.
+
+Pinned to Ray 2.60; tests/contract/test_ray_train_hooks.py checks each.
+"""
 
 import time
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from paceline.sim import processes
+from paceline.runtime import processes
 from waiting import until
 
 WAITS = """

@@ -11,7 +11,7 @@ import httpx
 import psutil
 from openai import OpenAI
 
-from paceline.runtime.processes import free_port
+from paceline.runtime.ports import free_port
 from paceline.sdk.rows import SessionRow
 from paceline.sim.demo.scene import Demo, tool, until
 
