@@ -177,10 +177,12 @@ def test_a_run_that_asks_for_too_much_waits_with_a_reason_and_ends_when_it_is_st
 
 
 def test_the_placement_service_may_die(here: Site) -> None:
-    """SIGKILL while a device is quarantined: the hold outlives it, the service takes it up again, and gangs are found."""
+    """SIGKILL while a device is quarantined and a gang half bound: the hold outlives it, the masks do not, and gangs are found."""
     device = here.devices(DeviceState.HEALTHY)[0]
     here.run("paceline", "quarantine", device.uuid, "--reason", "test")
     until(lambda: here.client.device(device.uuid).state is DeviceState.QUARANTINED, DEADLINE_S)
+    left = here.python(ACQUIRE.format(devices=1) + "print(ray.available_resources()['GPU'])")
+    assert float(left) < len(here.devices(DeviceState.HEALTHY)), "the other devices of the gang's node are masked"
     service = here.actor("paceline-placement")
     service.kill()
     until(lambda: not service.is_running() or service.status() == psutil.STATUS_ZOMBIE, 30, "the fault fired")

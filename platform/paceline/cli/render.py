@@ -59,7 +59,8 @@ class Column(Generic[T]):
 
 def table(columns: Sequence[Column[T]], items: Iterable[T], wide: bool) -> Table:
     shown = [c for c in columns if wide or not c.wide]
-    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    # Only in an expanded table does the last column give way; in any other they all would.
+    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), expand=not wide)
     for column in shown:
         last = column is shown[-1]
         drawn.add_column(

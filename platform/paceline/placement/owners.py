@@ -41,11 +41,11 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run in no final state, and since when it is in the state that it is in."""
+    """A run in no final state, and for how long it is in the state that it is in."""
 
     job_id: JobId
     run_name: str
-    since_ns: int
+    age_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class Owners:
     """The memory of one life of the placement service. Times in `_s` are of one monotonic clock."""
 
     def __init__(self) -> None:
-        self._askers: dict[RunKey, str] = {}
+        self._askers: dict[RunKey, _Owner] = {}
         self._owners: dict[LeaseId, _Owner] = {}
 
-    def asked(self, run: RunKey, actor_id: str) -> None:
+    def asked(self, run: RunKey, actor_id: str, now_s: float) -> None:
         """This controller wants a gang for the run; it may wait for it as long as it lives."""
-        self._askers[run] = actor_id
+        self._askers[run] = _Owner(actor_id, now_s)
 
     def heard(self, lease_id: LeaseId, actor_id: str, now_s: float) -> None:
         self._owners[lease_id] = _Owner(actor_id, now_s)
@@ -84,23 +84,21 @@ class Owners:
         found = []
         for lease in leases:
             owner = self._owners.setdefault(lease.lease_id, _Owner("", now_s))
-            silent_s = now_s - owner.heard_s
-            limit_s = DEAD_GRACE_S if owner.actor_id else UNKNOWN_SILENT_S
-            if silent_s > limit_s and (not owner.actor_id or is_dead(owner.actor_id)):
+            if _is_gone(owner, is_dead, now_s):
                 found.append(lease)
         return found
 
     def endings(
-        self, runs: Iterable[OpenRun], drivers: Sequence[Driver], is_dead: Callable[[str], bool], now_ns: int
+        self, runs: Iterable[OpenRun], drivers: Sequence[Driver], is_dead: Callable[[str], bool], now_s: float
     ) -> dict[RunKey, Ending]:
         """How the runs ended that nobody speaks for any more. Askers of runs that are over are forgotten."""
         open_runs = {(run.job_id, run.run_name): run for run in runs}
         self._askers = {key: actor for key, actor in self._askers.items() if key in open_runs}
         found: dict[RunKey, Ending] = {}
         for key, run in open_runs.items():
-            ending = _by_driver([d for d in drivers if d.job_id == run.job_id], now_ns - run.since_ns)
-            waits = self._askers.get(key, "")
-            if ending is None and waits and is_dead(waits):
+            ending = _by_driver([d for d in drivers if d.job_id == run.job_id], run.age_s)
+            asker = self._askers.get(key)
+            if ending is None and asker is not None and _is_gone(asker, is_dead, now_s):
                 ending = Ending(RunState.FAILED, GONE, RESUME)
             if ending is not None:
                 found[key] = ending
@@ -116,11 +114,18 @@ def run_of(lease: LeaseView) -> RunKey:
     return job_id, run_name
 
 
-def _by_driver(drivers: Sequence[Driver], age_ns: int) -> Ending | None:
+def _is_gone(owner: _Owner, is_dead: Callable[[str], bool], now_s: float) -> bool:
+    silent_s = now_s - owner.heard_s
+    if not owner.actor_id:
+        return silent_s > UNKNOWN_SILENT_S
+    return silent_s > DEAD_GRACE_S and is_dead(owner.actor_id)
+
+
+def _by_driver(drivers: Sequence[Driver], age_s: float) -> Ending | None:
     """None while a driver lives, or while Ray has yet to say how its submission ended."""
     if not drivers:
         reason = "Ray does not know its driver: the cluster that it ran on is gone"
-        return Ending(RunState.FAILED, reason, RESUME) if age_ns > UNKNOWN_DRIVER_S * 1e9 else None
+        return Ending(RunState.FAILED, reason, RESUME) if age_s > UNKNOWN_DRIVER_S else None
     if not all(driver.dead for driver in drivers):
         return None
     last = drivers[-1]

@@ -97,13 +97,12 @@ class PlacementService:
         """A whole gang, or why not. Raises Unreachable while the server is down: ask again."""
         await asyncio.wait_for(self._started.wait(), CONFIRM_DEADLINE_S)
         run = (request.job_id, request.run_name)
-        self._owners.asked(run, owner_actor_id)
+        self._owners.asked(run, owner_actor_id, time.monotonic())
         async with self._run_locks[run]:  # a call that was sent again waits for the one before
             return await self._acquire(request, owner_actor_id)
 
     async def _acquire(self, request: GangRequest, owner_actor_id: str) -> Grant | Refusal:
         unavailable: frozenset[DeviceUuid] = frozenset()
-        result: Plan | Refusal = Refusal("the fleet kept changing under the plan", "ask again", ())
         for _ in range(BIND_ATTEMPTS):
             snapshot = await self._client.fleet()
             mine = {x.lease_id for x in snapshot.leases if run_of(x) == (request.job_id, request.run_name)}
@@ -117,13 +116,8 @@ class PlacementService:
             if isinstance(outcome, Grant):
                 return outcome
             unavailable |= outcome
-        return (
-            result
-            if isinstance(result, Refusal)
-            else Refusal(
-                f"devices of {BIND_ATTEMPTS} plans in a row were taken by others on this Ray cluster", "ask again", ()
-            )
-        )
+        reason = f"{BIND_ATTEMPTS} plans in a row could not be carried out: others took their devices meanwhile"
+        return Refusal(reason, "ask again", ())
 
     async def confirm(self, lease_id: LeaseId, ranks: tuple[RankPlace, ...]) -> tuple[DeviceUuid, ...]:
         """The gang has started on `ranks`: drop the masks. Returns the devices it sits on and that it should not use."""
@@ -222,6 +216,7 @@ class PlacementService:
             await self._adopt()
             self._started.set()
         self._snapshot = await self._client.fleet(after=self._snapshot.revision, wait_s=5)
+        self._tasks = {key: task for key, task in self._tasks.items() if not task.done()}
         again, self._unreleased = self._unreleased, []
         self._drop(*again)
         alive = frozenset(n.node_id for n in self._snapshot.nodes if n.state is not NodeState.LOST)
@@ -360,9 +355,9 @@ class PlacementService:
         await asyncio.sleep(OWNER_CHECK_S)
         rows = [row for row in await self._client.jobs(OPEN_RUNS) if row.state not in FINAL_STATES]
         if rows:
-            runs = [OpenRun(row.job_id, row.run_name, row.since_ns) for row in rows]
+            runs = [OpenRun(row.job_id, row.run_name, (time.time_ns() - row.since_ns) / 1e9) for row in rows]
             drivers = await asyncio.to_thread(binding.drivers)
-            for run, ending in self._owners.endings(runs, drivers, binding.actor_is_dead, time.time_ns()).items():
+            for run, ending in self._owners.endings(runs, drivers, binding.actor_is_dead, time.monotonic()).items():
                 await self._end_run(run, ending)
         still_open = {(row.job_id, row.run_name) for row in rows}
         for lease in self._owners.gone(self._snapshot.leases, binding.actor_is_dead, time.monotonic()):

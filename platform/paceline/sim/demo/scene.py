@@ -19,7 +19,7 @@ from paceline.sdk.rows import DeviceRow
 
 T = TypeVar("T")
 
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
 
 
 class ClaimFailedError(Exception):
