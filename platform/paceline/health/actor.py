@@ -31,6 +31,7 @@ class HealthActor:
 
     def __init__(self, server_url: str, token: str, node_id: str) -> None:
         self._node_id = node_id
+        self._server = (server_url, token)
         host = host_facts(str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
         self._watch = NodeWatch(NodeId(node_id), host, _client(server_url, token), _die)
         self._watch.start()
@@ -48,8 +49,10 @@ class HealthActor:
         }
 
     def reconnect(self, server_url: str, token: str) -> None:
-        """Report to this server from now on."""
-        self._watch.reconnect(_client(server_url, token))
+        """Report to this server from now on. Said again and again by the reconciler; cheap when nothing has changed."""
+        if (server_url, token) != self._server:
+            self._server = (server_url, token)
+            self._watch.reconnect(_client(server_url, token))
 
 
 def _client(server_url: str, token: str) -> Client:

@@ -302,9 +302,8 @@ class PlacementService:
         by_place = {(d.node_id, d.index): d for d in self._snapshot.devices}
         found = [by_place[place] for place in self._holds if place in by_place]
         held = frozenset(d.uuid for d in found)
-        waited_for = any(
-            d.state is DeviceState.DRAINING for d in found
-        )  # held before: its quarantine waits for this word
+        # A device that was held before it was condemned: its quarantine waits for this word.
+        waited_for = any(d.state is DeviceState.DRAINING for d in found)
         if held != self._reported or waited_for:
             gone = (self._reported or frozenset(d.uuid for d in self._snapshot.devices)) - held
             await self._client.holds(sorted(held), sorted(gone), time.time_ns())
@@ -341,9 +340,7 @@ class PlacementService:
                 return None
             try:
                 measured = await launcher.measure(device.uuid, functools.partial(binding.run_in, hold))
-            except (
-                ray.exceptions.RayError
-            ) as error:  # its node, worker or hold died: that says nothing about the device
+            except ray.exceptions.RayError as error:  # what carried it died: that says nothing about the device
                 log.warning("probe could not run", device=device.uuid, error=str(error))
                 return None
         return measured if self._holds.get(place) is hold else None

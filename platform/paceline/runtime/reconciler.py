@@ -27,12 +27,15 @@ CALL_DEADLINE_S: Final = 30.0
 
 
 class Reconciler:
-    """`turn` makes the cluster as it should be, once."""
+    """`turn` makes the cluster as it should be, once.
+
+    Each actor is told each time where the server is, and not waited for: one that Ray has started again knows only where it was at first.
+    """
 
     def __init__(self, server_url: str, token: str) -> None:
         self._url, self._token = server_url, token
         self._client = Client(server_url, token)
-        self._greeted: set[str] = set()
+        self._told: dict[str, Any] = {}
 
     def turn(self) -> None:
         nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]  # type: ignore[no-untyped-call]
@@ -63,7 +66,7 @@ class Reconciler:
             )
             .remote(self._url, self._token)
         )
-        self._greet(PLACEMENT_ACTOR, actor)
+        self._tell(PLACEMENT_ACTOR, actor)
         ray.get(actor.start.remote(), timeout=CALL_DEADLINE_S)
 
     def _ensure_health(self, node_id: str) -> None:
@@ -82,13 +85,13 @@ class Reconciler:
             )
             .remote(self._url, self._token, node_id)
         )
-        self._greet(name, actor)
+        self._tell(name, actor)
 
-    def _greet(self, name: str, actor: Any) -> None:
-        """An actor of an earlier server learns where this one is. Not waited for: it may be restarting."""
-        if name not in self._greeted:
-            actor.reconnect.remote(self._url, self._token)
-            self._greeted.add(name)
+    def _tell(self, name: str, actor: Any) -> None:
+        """Where the server is. One word at a time: an actor that hangs must not gather them."""
+        before = self._told.get(name)
+        if before is None or ray.wait([before], timeout=0)[0]:
+            self._told[name] = actor.reconnect.remote(self._url, self._token)
 
 
 def _actor_class(cls: type) -> Any:

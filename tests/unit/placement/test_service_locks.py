@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pytest
 
@@ -32,6 +32,17 @@ class Mask:
         if self.sick:
             raise RuntimeError("GCS is away")
         self.here.discard(self)
+
+
+class TellingLock(asyncio.Lock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = asyncio.Event()
+
+    async def acquire(self) -> Literal[True]:
+        await super().acquire()
+        self.taken.set()
+        return True
 
 
 class Server:
@@ -98,10 +109,11 @@ def test_a_server_that_is_away_leaves_nothing_locked_or_masked(server: Server) -
 
 def test_a_cancelled_wait_for_the_second_lock_gives_the_first_back(server: Server) -> None:
     async def test(service: PlacementService) -> None:
+        first = service._locks[A] = TellingLock()
         await service._locks[B].acquire()
         asking = asyncio.create_task(service.acquire(REQUEST, ""))
-        while locked(service) != [A, B]:
-            await asyncio.sleep(0)
+        await first.taken.wait()
+        assert locked(service) == [A, B]
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
