@@ -8,7 +8,7 @@ It deploys, waits until the service answers, and ends; the service stays. `--dow
 
 import argparse
 
-from paceline.serving import chat_app, undeploy
+from paceline import serving
 
 
 def main() -> None:
@@ -21,10 +21,10 @@ def main() -> None:
     parser.add_argument("--down", action="store_true", help="take the service down")
     args = parser.parse_args()
     if args.down:
-        undeploy()
+        serving.undeploy()
         print("the chat service is down; its journal stays")
         return
-    service = chat_app(
+    service = serving.chat_app(
         model=args.model,
         replicas=args.replicas,
         port=args.port,

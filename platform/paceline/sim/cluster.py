@@ -229,7 +229,8 @@ def _start_host(home: Path, cluster: Cluster, node: Node, driver: Path, progress
 
 def _env(home: Path, cluster: Cluster, node: Node) -> dict[str, str]:
     env = ray_env.cluster_env(home, Path(cluster.temp_dir), record.token(home), record.storage(home), cluster.extra_env)
-    return {**env, processes.MARK: _mark(cluster, node)}
+    # Ray's own actors look for "the" cluster of a machine and would ask another one, were this not set.
+    return {**env, processes.MARK: _mark(cluster, node), "RAY_ADDRESS": record.address(cluster)}
 
 
 def _wait_listening(home: Path, node: Node, deadline: float) -> None:

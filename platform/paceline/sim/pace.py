@@ -74,9 +74,14 @@ def pace_of(index: int) -> Pace | None:
         known = inode, map_state(path)
         _mapped[path] = known
     state = known[1]
+    device = state.devices[slot_of(index, state)]
+    return Pace(device.pace, state.nominal_step_s, lost=not device.present)
+
+
+def slot_of(index: int, state: layout.State) -> int:
+    """The place in the state file of the device that Ray calls `index`. Raises NotFound (PL-FIND-010)."""
     listed = os.environ.get(SLOTS_VARIABLE)
     slots = tuple(map(int, listed.split(","))) if listed else tuple(range(state.device_count))
     if not 0 <= index < len(slots):
         raise NotFound("PL-FIND-010", f"The simulated host {state.host.decode()} has no device {index}")
-    device = state.devices[slots[index]]
-    return Pace(device.pace, state.nominal_step_s, lost=not device.present)
+    return slots[index]

@@ -21,7 +21,7 @@ from paceline.model.errors import BadRequest, NotFound
 from paceline.model.ids import HostName
 from paceline.sim import layout
 from paceline.sim.fleet import DeviceSpec
-from paceline.sim.pace import map_state
+from paceline.sim.pace import STATE_VARIABLE, map_state, slot_of
 
 ANY_CALL: Final = "*"
 GPU_IS_LOST: Final = 15
@@ -321,3 +321,9 @@ def _replace(path: Path, content: bytes) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
     Path(scratch).replace(path)
+
+
+def occupy(index: int, pid: int, memory_bytes: int) -> None:
+    """Show this process's host that `pid` works on the device that Ray calls `index`, until the process ends."""
+    host = HostState.open(os.environ[STATE_VARIABLE])
+    host.set_processes(slot_of(index, map_state(os.environ[STATE_VARIABLE])), [(pid, memory_bytes)])

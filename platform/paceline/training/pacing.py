@@ -5,6 +5,7 @@ A device that has fallen off the bus never finishes its step, as on real hardwar
 """
 
 import importlib.util
+import os
 import time
 from typing import Final
 
@@ -12,10 +13,13 @@ import ray
 import structlog
 
 from paceline.sim.pace import Pace, pace_of
+from paceline.sim.state import occupy
 
 log = structlog.get_logger()
 
 LOST_CHECK_S: Final = 0.1
+WORKER_MEMORY_BYTES: Final = 4 << 30
+"""What NVML says this process has on its device: a CUDA context, NCCL and a small model."""
 
 
 def pace_this_worker() -> None:
@@ -34,6 +38,7 @@ def pace_this_worker() -> None:
         last = time.perf_counter()
 
     register_optimizer_step_post_hook(after_step)
+    occupy(index, os.getpid(), WORKER_MEMORY_BYTES)
     log.info("steps are paced by the simulated device", index=index)
 
 
