@@ -76,3 +76,9 @@ def test_the_callback_travels_to_controller_and_workers() -> None:
     used = PacelineCallback()
     assert used._outbox.flush(10), "the thread of the outbox runs"
     assert isinstance(cloudpickle.loads(cloudpickle.dumps(used)), PacelineCallback)
+
+
+def test_what_placement_asks_of_rays_global_state() -> None:
+    state = ray._private.state
+    assert callable(state.available_resources_per_node)
+    assert parameters(type(state.state).actor_table)[1] == "actor_id"
