@@ -29,19 +29,24 @@ def _as_postgres(*command: str) -> None:
     assert done.returncode == 0, f"{command[0]} ended with {done.returncode}"
 
 
+def _postgres_program(name: str) -> str:
+    """On PATH, or where Debian's package puts it: the newest version."""
+    places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda p: float(p.parts[4]))
+    found = shutil.which(name) or (str(places[-1]) if places else None)
+    assert found, f"{name} is not here: apt-get install postgresql"
+    return found
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """URL of a server without databases of ours; `%s` stands for the database."""
-    missing = [tool for tool in ("initdb", "pg_ctl", "postgres") if shutil.which(tool) is None]
-    assert not missing, (
-        f"{', '.join(missing)} not on PATH: install PostgreSQL 15 (apt-get install postgresql) and put its bin directory on PATH"
-    )
+    programs = {tool: _postgres_program(tool) for tool in ("initdb", "pg_ctl")}
     place = Path(tempfile.mkdtemp(prefix="pl-pg-", dir="/tmp"))  # short: a socket's path may have 107 bytes
     if os.getuid() == 0:
         owner = pwd.getpwnam("postgres")
         os.chown(place, owner.pw_uid, owner.pw_gid)
     data, log = str(place / "data"), str(place / "log")
-    pg_ctl, initdb = str(shutil.which("pg_ctl")), str(shutil.which("initdb"))
+    pg_ctl, initdb = programs["pg_ctl"], programs["initdb"]
     try:
         _as_postgres(initdb, "-D", data, "-U", "paceline", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
         options = f"-c listen_addresses='' -c unix_socket_directories={place} -c fsync=off -c max_connections=200"

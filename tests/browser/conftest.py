@@ -15,8 +15,9 @@ QUIET = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Ends with its module: while Playwright runs, no test can use asyncio.run."""
     path = shutil.which("chromium")
     assert path, "chromium is not on PATH: apt-get install chromium"
     with sync_playwright() as playwright:
