@@ -35,4 +35,4 @@ def publish(area: str, figures: Sequence[Figure], folder: Path) -> None:
         rival = f"{figure.rival:.4g} ({figure.rival_name})" if figure.rival is not None else "–"
         ratio = f"{figure.ratio:.2f}" if figure.ratio is not None else "–"
         table.add_row(figure.name, f"{figure.value:.4g}", figure.unit, rival, ratio, figure.bar or "–")
-    Console().print(table)
+    Console(width=100).print(table)

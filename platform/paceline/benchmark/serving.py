@@ -41,7 +41,7 @@ SEED: Final = 11
 READY_S: Final = 120.0
 GAP_P50_BAR_MS: Final = 50.0
 GAP_MAX_BAR_MS: Final = 150.0
-RIVAL: Final = "plain Serve, client asks again"
+RIVAL: Final = "plain Serve"
 
 
 @dataclass
