@@ -16,13 +16,15 @@ from paceline.model.events import Event, EventKind
 from paceline.model.hardware import DeviceState
 from paceline.model.workload import FINAL_STATES
 from paceline.sdk.rows import AttemptRow, DeviceRow, JobDetail
+from paceline.sim.cluster import host_state
 from paceline.sim.demo.fleet import GPUS, HOSTS
 from paceline.sim.demo.scene import ClaimFailedError, Demo, place, tool, until
 
 GANG: Final = 3
-STEPS: Final = 120
+STEPS: Final = 140
 CHECKPOINT_EVERY: Final = 20
-FAULT_AFTER_STEP: Final = 59
+FAULT_AFTER_STEP: Final = 39
+"""Early: on a machine under load the rest of the run must still be long when the fault comes."""
 MAX_SPREAD: Final = 0.03
 """The default of the callback: the script and its submission say nothing."""
 RUN_DEADLINE_S: Final = 300.0
@@ -96,7 +98,8 @@ def break_a_device(demo: Demo, submission: str) -> DeviceRow:
     lease = next(lease for lease in demo.client.leases() if lease.job_id == submission and not lease.ended_ns)
     victim = demo.client.device(lease.devices[1])
     fired = time.monotonic()
-    demo.run(tool("paceline"), "sim", "xid", victim.host, str(victim.index), "79")
+    # Not by the command line, whose start takes seconds under load: `paceline sim xid HOST GPU 79` does the same.
+    host_state(demo.home, victim.host).inject_xid(victim.index, 79)
     out = (DeviceState.DRAINING, DeviceState.QUARANTINED)
     until("the device leaves service", 60, lambda: demo.client.device(victim.uuid).state in out)
     seen_s = time.monotonic() - fired
