@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -26,6 +26,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Paceline: a Ray cluster of GPUs that keeps its pace.",
 )
+
+DEADLINE_S: Final = 8.0
+"""A server that restarts is back in 5 s; who waits at a terminal is told sooner than a program is."""
 
 AddressOption = Annotated[str | None, typer.Option("--address", envvar="PACELINE_ADDRESS", help="URL of the server")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="wide: all columns; json: for programs")]
@@ -50,7 +53,7 @@ def get(
     address: AddressOption = None,
 ) -> None:
     """List hosts, devices (gpus), leases, jobs, sessions or events."""
-    with Client(address) as client:
+    with Client(address, deadline_s=DEADLINE_S) as client:
         if watched and kind is Kind.EVENTS:
             follow_events(client, output, limit)
         elif watched:
@@ -62,7 +65,7 @@ def get(
 @app.command()
 def describe(kind: Thing, name: str, output: OutputOption = Output.TABLE, address: AddressOption = None) -> None:
     """Everything about one device or job."""
-    with Client(address) as client:
+    with Client(address, deadline_s=DEADLINE_S) as client:
         if kind is Thing.JOB:
             _describe_job(client.job(name), output)
         else:
@@ -138,7 +141,7 @@ def _describe_job(job: JobDetail, output: Output) -> None:
 @app.command()
 def explain(kind: Thing, name: str, address: AddressOption = None) -> None:
     """Why a job or device is as it is, and what would help."""
-    with Client(address) as client:
+    with Client(address, deadline_s=DEADLINE_S) as client:
         if kind is not Thing.JOB:
             _story(client, name, Output.TABLE)
             return
@@ -173,7 +176,7 @@ def story(kind: Thing, name: DeviceName, output: OutputOption = Output.TABLE, ad
     """What happened to a device, what caused that, and what it caused."""
     if kind is Thing.JOB:
         raise BadRequest("PL-REQ-031", "a story is told of a device", f"for a job: paceline explain job {name}")
-    with Client(address) as client:
+    with Client(address, deadline_s=DEADLINE_S) as client:
         _story(client, name, output)
 
 
@@ -192,7 +195,7 @@ def _story(client: Client, name: str, output: Output) -> None:
 @app.command()
 def quarantine(device: DeviceName, reason: ReasonOption, address: AddressOption = None) -> None:
     """Take a device out of service. Work on it is moved elsewhere."""
-    with Client(address) as client:
+    with Client(address, deadline_s=DEADLINE_S) as client:
         row = client.quarantine(words.find_device(client.devices(), device).uuid, reason)
     print(f"{words.place(row)} is {row.state}: {row.reason}")
     print(f"Next: paceline story device {row.uuid} · paceline release {words.place(row)} --reason …")
@@ -201,7 +204,7 @@ def quarantine(device: DeviceName, reason: ReasonOption, address: AddressOption 
 @app.command()
 def release(device: DeviceName, reason: ReasonOption, address: AddressOption = None) -> None:
     """Let a quarantined device prove itself again. It goes to work after clean probes, not at once."""
-    with Client(address) as client:
+    with Client(address, deadline_s=DEADLINE_S) as client:
         row = client.release(words.find_device(client.devices(), device).uuid, reason)
     print(f"{words.place(row)} is {row.state}: {row.reason}")
 
@@ -209,7 +212,7 @@ def release(device: DeviceName, reason: ReasonOption, address: AddressOption = N
 @app.command()
 def status(output: OutputOption = Output.TABLE, address: AddressOption = None) -> None:
     """The fleet in five lines."""
-    with Client(address) as client:
+    with Client(address, deadline_s=DEADLINE_S) as client:
         health, hosts, devices, jobs = client.health(), client.hosts(), client.devices(), client.jobs()
         snapshot = client.fleet()
     facts: dict[str, Any] = {
