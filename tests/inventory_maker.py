@@ -91,7 +91,7 @@ class Fleet:
             xids=(),
             findings=(),
         )
-        return replace(made, **changes)  # type: ignore[arg-type]
+        return replace(made, **changes)
 
     def say(self, name: str, node: str = "", **changes: object) -> bool:
         return self.store.report(self.report_of(name, node, **changes), self.now_ns)
@@ -132,14 +132,14 @@ class Fleet:
         ranks = tuple(RankPlace(n, places[u].node_id, places[u].index, 100 + n) for n, u in enumerate(lease.devices))
         ranks = ranks if kind == "started" else ()
         attempt_id = lease.attempt_id
-        progress = AttemptProgress(attempt_id, lease.lease_id, kind, self.now_ns, step, ranks, reason=reason)  # type: ignore[arg-type]
+        progress = AttemptProgress(attempt_id, lease.lease_id, kind, self.now_ns, step, ranks, reason=reason)
         self.store.attempt(progress, self.now_ns)
 
     def job(self, job: str, state: RunState, reason: str = "", run: str = "run") -> None:
         self.store.job_update(JobUpdate(JobId(job), run, state, self.now_ns, reason), self.now_ns)
 
     def checkpoint(self, lease: LeaseView, step: int, loss: float) -> None:
-        record = CheckpointRecord(lease.attempt_id, f"ckpt-{step}", step, self.now_ns, {"loss": loss})  # type: ignore[arg-type]
+        record = CheckpointRecord(lease.attempt_id, f"ckpt-{step}", step, self.now_ns, {"loss": loss})
         self.store.checkpoint(record, self.now_ns)
 
     def ride_through_a_fault(self) -> LeaseView:

@@ -26,7 +26,7 @@ class Api:
         self.token = token
 
     def get(self, path: str, **params: object) -> httpx.Response:
-        return self.client.get(path, params=params, headers=self.headers)  # type: ignore[arg-type]
+        return self.client.get(path, params=params, headers=self.headers)
 
     def post(self, path: str, body: object) -> httpx.Response:
         return self.client.post(path, json=body, headers=self.headers)
@@ -44,7 +44,7 @@ def api(sqlite_store: Store) -> Iterator[Api]:
 
 def test_health_is_open_to_all_and_the_rest_is_not(api: Api) -> None:
     assert api.client.get("/healthz").json()["status"] == "ok"
-    routes = [r for r in api.client.app.routes if getattr(r, "path", "").startswith("/v1")]  # type: ignore[attr-defined]
+    routes = [r for r in api.client.app.routes if getattr(r, "path", "").startswith("/v1")]
     paths = set(api.get("/v1/openapi.json").json()["paths"]) - {"/healthz"}
     assert len(paths) > 20 or routes
     for path, methods in api.get("/v1/openapi.json").json()["paths"].items():

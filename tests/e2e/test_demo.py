@@ -28,7 +28,7 @@ def test_every_claim_is_checked_and_nothing_is_left() -> None:
     assert done.returncode == 0, done.stdout[-4000:]
     screen = done.stdout[done.stdout.index("What happened, each line checked") :]
     assert screen.count("✔") == CLAIMS
-    home = Path(re.search(r"logs\s+(\S+)/logs", screen)[1])  # type: ignore[index]  # the screen always names them
+    home = Path(re.search(r"logs\s+(\S+)/logs", screen)[1])
     assert (home / "logs" / "job-ridden.log").exists()
     assert [p.pid for p in psutil.process_iter() if _belongs(p, home)] == []
 

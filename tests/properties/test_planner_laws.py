@@ -106,8 +106,8 @@ def test_the_plan_is_no_slower_than_any_gang_of_its_sku_on_as_few_hosts(
 @given(fleets(), REQUESTS, st.randoms())
 def test_the_order_of_rows_is_not_an_input(snapshot: FleetSnapshot, request: GangRequest, dice: object) -> None:
     nodes, devices = list(snapshot.nodes), list(snapshot.devices)
-    dice.shuffle(nodes)  # type: ignore[attr-defined]
-    dice.shuffle(devices)  # type: ignore[attr-defined]
+    dice.shuffle(nodes)
+    dice.shuffle(devices)
     shuffled = FleetSnapshot(1, tuple(nodes), tuple(devices), ())
     assert plan(snapshot, request) == plan(shuffled, request)
 

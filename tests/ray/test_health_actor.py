@@ -92,7 +92,7 @@ def inventory() -> Iterator[Inventory]:
 def actor(host: HostState, inventory: Inventory) -> Iterator[Any]:
     options = {"num_cpus": 0, "max_restarts": -1, "max_concurrency": 8}
     url = f"http://127.0.0.1:{inventory.port}"
-    actor = ray.remote(HealthActor).options(**options).remote(url, "secret", "node-1")  # type: ignore[attr-defined]
+    actor = ray.remote(HealthActor).options(**options).remote(url, "secret", "node-1")
     yield actor
     ray.kill(actor)
 

@@ -41,7 +41,7 @@ async def _measure() -> dict[str, float]:
     from paceline.model.ids import NodeId
     from paceline.placement import binding
 
-    nodes = [NodeId(n["NodeID"]) for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]  # type: ignore[no-untyped-call]
+    nodes = [NodeId(n["NodeID"]) for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]
 
     async def mask() -> None:
         for holds in await asyncio.gather(*map(binding.take_free, nodes)):

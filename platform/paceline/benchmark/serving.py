@@ -209,7 +209,7 @@ def cluster() -> Iterator[Bench]:
             with httpx.Client(base_url=service.url, timeout=60) as client:
                 yield Bench(service.url, client)
         finally:
-            serve.shutdown()  # type: ignore[no-untyped-call]
+            serve.shutdown()
             ray.shutdown()
 
 

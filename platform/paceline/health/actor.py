@@ -32,7 +32,7 @@ class HealthActor:
     def __init__(self, server_url: str, token: str, node_id: str) -> None:
         self._node_id = node_id
         self._server = (server_url, token)
-        host = host_facts(str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
+        host = host_facts(str(ray.util.get_node_ip_address()))
         self._watch = NodeWatch(NodeId(node_id), host, _client(server_url, token), _die)
         self._watch.start()
 

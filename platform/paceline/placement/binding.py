@@ -68,7 +68,7 @@ class Hold:
 
 def free_gpus(node_id: NodeId) -> int:
     """Whole GPUs that Ray could give out on a node now; 0 for a node that Ray does not know."""
-    per_node: dict[str, dict[str, float]] = ray._private.state.available_resources_per_node()  # type: ignore[no-untyped-call]
+    per_node: dict[str, dict[str, float]] = ray._private.state.available_resources_per_node()
     return int(per_node.get(node_id, {}).get("GPU", 0) + 1e-6)
 
 

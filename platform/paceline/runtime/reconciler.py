@@ -38,7 +38,7 @@ class Reconciler:
         self._told: dict[str, Any] = {}
 
     def turn(self) -> None:
-        nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]  # type: ignore[no-untyped-call]
+        nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]
         self._client.nodes_alive(
             [
                 {"node_id": n["NodeID"], "host_hint": n["NodeManagerHostname"], "address": n["NodeManagerAddress"]}

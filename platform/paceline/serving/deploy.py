@@ -122,7 +122,7 @@ def _engine(model: str, replicas: int, gpus: float, options: EngineOptions) -> A
         max_ongoing_requests=ENGINE_STREAMS,
         health_check_period_s=HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,
-        request_router_config=RequestRouterConfig(request_router_class=ROUTER),  # type: ignore[arg-type]
+        request_router_config=RequestRouterConfig(request_router_class=ROUTER),  # type: ignore[arg-type]  # Serve takes an import path too, its stub does not
     )
     return deployment(EngineReplica).bind(model, dict(options))
 
@@ -160,7 +160,7 @@ def _server_address() -> str:
 
 
 def _gpus_per_replica(asked: float | None) -> float:
-    has_gpus = ray.cluster_resources().get("GPU", 0.0) > 0  # type: ignore[no-untyped-call]
+    has_gpus = ray.cluster_resources().get("GPU", 0.0) > 0
     if asked and not has_gpus:
         raise HostSetup("PL-HOST-104", "the cluster has no GPU", "pass --gpus-per-replica 0")
     if asked is None:

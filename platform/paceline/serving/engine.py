@@ -128,4 +128,4 @@ class ServeEngines:
         except (RayError, RayServeException) as error:
             raise Unreachable("PL-NET-107", f"the engine failed: {error}") from error
         finally:
-            frames.cancel()  # type: ignore[no-untyped-call]
+            frames.cancel()

@@ -37,7 +37,7 @@ S = DeviceState
 
 
 def device(state: DeviceState, **changes: object) -> Device:
-    return Device(GPU, state, since_ns=100, **changes)  # type: ignore[arg-type]
+    return Device(GPU, state, since_ns=100, **changes)
 
 
 def found(advice: Advice, at_ns: int = 200) -> Found:

@@ -85,7 +85,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 def with_service(server: Server, test: Callable[[PlacementService], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         service = PlacementService("http://127.0.0.1:1", "token")
-        service._client = server  # type: ignore[assignment]
+        service._client = server
         service._started.set()
         await test(service)
 

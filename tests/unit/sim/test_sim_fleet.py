@@ -47,4 +47,4 @@ def test_the_seed_decides_the_speeds() -> None:
 def test_an_impossible_fleet_is_refused() -> None:
     for hosts, gpus in (((), 8), (("a", "a"), 8), (("a",), 0), (("a",), 17)):
         with pytest.raises(BadRequest):
-            fleet.devices(hosts, gpus)  # type: ignore[arg-type]
+            fleet.devices(hosts, gpus)

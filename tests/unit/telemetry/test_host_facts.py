@@ -13,7 +13,7 @@ def test_a_real_machine() -> None:
 
 
 def test_a_simulated_host_has_the_name_in_its_state_file(tmp_path: Path) -> None:
-    name = HostState.create(tmp_path / "state", "gpu-a", [identify("c", "gpu-a", 0)]).host  # type: ignore[arg-type]
+    name = HostState.create(tmp_path / "state", "gpu-a", [identify("c", "gpu-a", 0)]).host
     facts = host_facts("127.0.0.1", {"PACELINE_SIM_STATE": str(tmp_path / "state")})
     assert (facts.host, facts.simulated) == (name, True)
 
