@@ -19,6 +19,8 @@ from waiting import until
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 HOSTS, GPUS = 2, 4
+EVERY = 20
+"""Steps from one checkpoint of a run to the next."""
 CONNECT = "import ray; ray.init(namespace='paceline', log_to_driver=False, configure_logging=False)\n"
 ALL_THAT_RAY_GIVES = (
     CONNECT
@@ -79,6 +81,19 @@ def run_state(here: Site, job: str) -> RunState | None:
     return next((row.state for row in here.client.jobs() if row.job_id == job), None)
 
 
+def checkpoint_steps(here: Site, job: str) -> list[int]:
+    """Steps of its checkpoints as the inventory has them; none before the run is known."""
+    known = any(row.job_id == job for row in here.client.jobs())
+    return [checkpoint.step for checkpoint in here.client.job(job).checkpoints] if known else []
+
+
+def is_gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 @pytest.fixture(scope="module")
 def here() -> Iterator[Site]:
     with tempfile.TemporaryDirectory(prefix="pl-test-", dir="/tmp") as home, site(Path(home), HOSTS, GPUS) as made:
@@ -109,18 +124,6 @@ def test_an_idle_device_is_taken_out_and_comes_back_by_a_probe(here: Site) -> No
     until(lambda: here.client.device(device.uuid).state is DeviceState.HEALTHY, DEADLINE_S)
     kinds = [e.kind.value for e in here.client.story(device.uuid).events]
     assert {"operator", "quarantined", "measured", "released"} <= set(kinds)
-
-
-def test_the_server_may_die(here: Site) -> None:
-    """SIGKILL of the API: its supervisor starts it again, on the same address, and it has forgotten nothing."""
-    before = here.client.events(limit=1000)
-    api = here.child("paceline.runtime.api")
-    api.kill()
-    until(lambda: not api.is_running() or api.status() == psutil.STATUS_ZOMBIE, 30, "the fault fired")
-    assert here.child("paceline.runtime.api").pid != api.pid
-    until(lambda: here.client.health()["status"] == "ok", DEADLINE_S)
-    assert here.client.events(limit=1000)[: len(before)] == before
-    here.wait_measured()
 
 
 def test_a_silent_health_actor_makes_its_devices_unknown_and_a_dead_one_comes_back(here: Site) -> None:
@@ -185,7 +188,7 @@ def test_the_placement_service_may_die(here: Site) -> None:
     assert float(left) < len(here.devices(DeviceState.HEALTHY)), "the other devices of the gang's node are masked"
     service = here.actor("paceline-placement")
     service.kill()
-    until(lambda: not service.is_running() or service.status() == psutil.STATUS_ZOMBIE, 30, "the fault fired")
+    until(lambda: is_gone(service), 30, "the fault fired")
     kind, count = here.python(ACQUIRE.format(devices=2) + RELEASE).split(" | ")
     assert (kind, count) == ("Grant", "2")
     assert here.actor("paceline-placement").pid != service.pid
@@ -203,7 +206,7 @@ def test_a_run_whose_controller_is_killed_gives_its_gang_back(here: Site) -> Non
     assert here.client.job("orphan").devices == 2
     controller = psutil.Process(int(here.python(CONNECT + CONTROLLER)))
     controller.kill()
-    until(lambda: not controller.is_running() or controller.status() == psutil.STATUS_ZOMBIE, 30, "the fault fired")
+    until(lambda: is_gone(controller), 30, "the fault fired")
     until(lambda: run_state(here, "orphan") in FINAL_STATES, 60, "the run is over")
     job = here.client.job("orphan")
     assert job.state is RunState.FAILED
@@ -213,9 +216,42 @@ def test_a_run_whose_controller_is_killed_gives_its_gang_back(here: Site) -> Non
     assert job.devices == 0
 
 
-def test_the_head_may_die(here: Site) -> None:
-    """SIGKILL of GCS, dashboard and the head's raylet; started again, the nodes, holds and history are as they were."""
+def test_the_server_may_die_while_a_run_trains(here: Site) -> None:
+    """SIGKILL of the API, then of all that the server is: the run does not notice, and what it reported meanwhile is told later."""
+    submit(here, "steady", "--name", "steady", "--workers", "2", "--steps", "1000000", "--checkpoint-every", str(EVERY))
+    until(lambda: len(checkpoint_steps(here, "steady")) >= 2, DEADLINE_S, "it trains")
+    before = here.client.events(limit=1000)
+    api = here.child("paceline.runtime.api")
+    api.kill()
+    until(lambda: is_gone(api), 30, "the fault fired")
+    assert here.child("paceline.runtime.api").pid != api.pid
+    until(
+        lambda: here.client.health()["status"] == "ok",
+        DEADLINE_S,
+        "its supervisor started it again, on the same address",
+    )
+    assert here.client.events(limit=1000)[: len(before)] == before
+
+    reported = len(checkpoint_steps(here, "steady"))
+    server = here.server
+    family = [server, *server.children()]
+    server.kill()
+    until(lambda: all(is_gone(process) for process in family), 30, "its children do not outlive it")
+    here.run("paceline", "up")
+    assert here.server.pid != server.pid
+    until(lambda: len(checkpoint_steps(here, "steady")) > reported + 1, DEADLINE_S, "it goes on")
+    steps = checkpoint_steps(here, "steady")
+    assert steps == list(range(EVERY - 1, EVERY * len(steps), EVERY)), "each checkpoint once, in order"
+    assert len(here.client.job("steady").attempts) == 1
+    assert run_state(here, "steady") is RunState.RUNNING
+
+
+def test_the_head_may_die_while_a_run_trains(here: Site) -> None:
+    """SIGKILL of GCS, dashboard and the head's raylet, and with it the run's driver. Nodes, holds and history are as they were
+    once it is started again, the run is told as failed, and submitted under its name again it goes on from its checkpoint."""
+    assert run_state(here, "steady") is RunState.RUNNING
     quarantined = {d.uuid for d in here.devices(DeviceState.QUARANTINED)}
+    saved = checkpoint_steps(here, "steady")
     history = here.client.events(limit=1000)
     assert cluster.kill_head(here.home) >= 1, "the fault fired"
     assert {d.uuid for d in here.devices(DeviceState.QUARANTINED)} == quarantined
@@ -224,6 +260,21 @@ def test_the_head_may_die(here: Site) -> None:
     here.wait_measured()
     assert {d.uuid for d in here.devices(DeviceState.QUARANTINED)} == quarantined
     assert here.client.events(limit=1000)[: len(history)] == history
+
+    until(lambda: run_state(here, "steady") in FINAL_STATES, DEADLINE_S, "a run without a driver is over")
+    lost = here.client.job("steady")
+    assert (lost.state, lost.devices) == (RunState.FAILED, 0)
+    assert "same run name" in lost.hint
+    last = checkpoint_steps(here, "steady")[-1]
+    assert last >= saved[-1], "no acknowledged checkpoint is lost"
+    until_step = ["--steps", str(last + 1 + 2 * EVERY), "--checkpoint-every", str(EVERY)]
+    submit(here, "again", "--name", "steady", "--workers", "2", *until_step)
+    until(lambda: run_state(here, "again") in FINAL_STATES, DEADLINE_S, "it runs to its end")
+    assert run_state(here, "again") is RunState.SUCCEEDED
+    steps = checkpoint_steps(here, "again")
+    assert last < steps[0] <= last + 2 * EVERY, "it did not begin anew"
+    assert steps[-1] == last + 2 * EVERY
+
     expected = HOSTS * GPUS - len(quarantined)
     got = json.loads(here.python(ALL_THAT_RAY_GIVES.format(total=HOSTS * GPUS, expected=expected)))
     assert len(got) == expected

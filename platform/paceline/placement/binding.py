@@ -7,6 +7,7 @@ Facts tried on Ray 2.60; all calls here are safe to repeat.
 
 import asyncio
 import secrets
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -233,6 +234,7 @@ def drivers() -> list[Driver]:
             bool(row.is_dead),
             row.job_info.status,
             row.job_info.message,
+            max(0.0, time.time() - row.end_time / 1000) if row.is_dead else 0.0,
         )
         for row in found
     ]

@@ -21,6 +21,8 @@ UNKNOWN_SILENT_S: Final = 180.0
 `service.CONFIRM_DEADLINE_S`."""
 UNKNOWN_DRIVER_S: Final = 60.0
 """A run whose driver Ray does not know: the cluster it ran on is gone. A new driver is known before its run says anything."""
+UNTOLD_S: Final = 30.0
+"""A dead driver whose submission Ray still calls running: what would have told died with it, as when the head is lost."""
 assert DEAD_GRACE_S < UNKNOWN_SILENT_S, "Ray's word must end a lease sooner than mere silence"
 
 GONE: Final = "the run's controller is gone without a word"
@@ -31,12 +33,14 @@ RunKey = tuple[JobId, str]
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A row of Ray's table of jobs. `status` and `message` are those of its submission; empty for a driver that was not submitted."""
+    """A row of Ray's table of jobs. `status` and `message` are those of its submission; empty for a driver that was not submitted.
+    `dead_s`: seconds since it died."""
 
     job_id: JobId
     dead: bool
     status: str = ""
     message: str = ""
+    dead_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,4 +145,5 @@ def _by_driver(drivers: Sequence[Driver], age_s: float) -> Ending | None:
             why = first_line.partition(", last available logs")[0]
             return Ending(RunState.FAILED, f"its script failed: {why}", f"its output: ray job logs {last.job_id}")
         case _:
-            return None
+            reason = "its driver is gone, and Ray did not see how it ended: the head may have been lost"
+            return Ending(RunState.FAILED, reason, RESUME) if last.dead_s > UNTOLD_S else None

@@ -10,6 +10,7 @@ from paceline.control import auth
 from paceline.control.app import create_app
 from paceline.inventory import migrate
 from paceline.inventory.store import Store
+from paceline.runtime import processes
 from paceline.runtime.settings import Settings, write_private
 
 log = structlog.get_logger()
@@ -19,6 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
+    processes.end_with_parent()
     settings = Settings()
     settings.home.mkdir(parents=True, exist_ok=True)
     migrate.upgrade(settings.database)

@@ -3,6 +3,8 @@
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +35,19 @@ def spawn(command: Sequence[str], env: Mapping[str, str], log: Path) -> Started:
             command, env=dict(env), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     return Started(child.pid, _birth(child.pid))
+
+
+def end_with_parent() -> None:
+    """From now on this process ends (SIGTERM) when its parent does, even by SIGKILL: the parent holds the other end of its stdin.
+
+    Without this an orphan would go on beside the one that the next parent starts, on the same port and the same tables.
+    """
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="paceline-parent", daemon=True).start()
 
 
 def current() -> Started:

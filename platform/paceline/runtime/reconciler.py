@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from paceline.health.actor import HealthActor
 from paceline.model.errors import PacelineError
 from paceline.placement.service import PlacementService
+from paceline.runtime import processes
 from paceline.runtime.settings import HEALTH_ACTOR_PREFIX, PLACEMENT_ACTOR, RAY_NAMESPACE
 from paceline.sdk.client import Client
 
@@ -115,6 +116,8 @@ def main() -> None:
     parser.add_argument("--token-file", type=Path)
     parser.add_argument("--remove", action="store_true")
     args = parser.parse_args()
+    if not args.remove:
+        processes.end_with_parent()
     try:
         ray.init(args.ray_address, namespace=RAY_NAMESPACE, log_to_driver=False, configure_logging=False)
     except (ConnectionError, ray.exceptions.RaySystemError, ValueError, RuntimeError) as error:

@@ -48,7 +48,7 @@ class Child:
             self._ended(self.process.returncode, now)
         if now >= self.not_before:
             with self.log.open("ab") as out:
-                self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+                self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=out, stderr=out)
             self.started = now
 
     def _ended(self, status: int, now: float) -> None:

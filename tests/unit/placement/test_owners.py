@@ -7,7 +7,15 @@ import pytest
 from paceline.model.ids import NO_CAUSE, DeviceUuid, JobId, LeaseId
 from paceline.model.plan import LeaseView
 from paceline.model.workload import RunState
-from paceline.placement.owners import DEAD_GRACE_S, UNKNOWN_DRIVER_S, UNKNOWN_SILENT_S, Driver, OpenRun, Owners
+from paceline.placement.owners import (
+    DEAD_GRACE_S,
+    UNKNOWN_DRIVER_S,
+    UNKNOWN_SILENT_S,
+    UNTOLD_S,
+    Driver,
+    OpenRun,
+    Owners,
+)
 
 JOB = JobId("job")
 LEASE = LeaseView(LeaseId("lease-1"), "job/run/1", (DeviceUuid("GPU-0"),), NO_CAUSE)
@@ -46,7 +54,13 @@ def test_a_run_ends_as_its_submission_did(status: str, message: str, state: RunS
 def test_a_run_goes_on_while_a_driver_lives_or_ray_has_not_said_how_it_ended() -> None:
     assert not endings(Owners(), LIVING)
     assert not endings(Owners(), Driver(JOB, True, "STOPPED"), LIVING)
-    assert not endings(Owners(), Driver(JOB, True, "RUNNING"))
+    assert not endings(Owners(), Driver(JOB, True, "RUNNING", dead_s=UNTOLD_S))
+
+
+def test_a_run_whose_end_ray_missed_ends_after_a_while() -> None:
+    (ending,) = endings(Owners(), Driver(JOB, True, "RUNNING", "Job is currently running.", UNTOLD_S + 1))
+    assert ending[0] is RunState.FAILED
+    assert "Ray did not see how it ended" in ending[1]
 
 
 def test_a_run_whose_cluster_is_gone_ends_after_a_while() -> None:
