@@ -4,12 +4,14 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 from sqlalchemy import make_url, text
 
 from inventory_maker import Fleet
@@ -18,6 +20,12 @@ from paceline.inventory.engine import open_engine
 from paceline.inventory.store import Store
 
 SQLITE_AND_POSTGRESQL = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def log_beside_what_is_printed() -> None:
+    """A server that runs in a test's own process must not write its log into what the test captures of a command."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 
 
 def _as_postgres(*command: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from paceline.inventory.store import Store
 from paceline.model.events import Event, EventKind
 from paceline.model.hardware import DeviceFacts, DeviceState, HostFacts, Sample, XidEvent
-from paceline.model.health import Advice, Finding, NodeReport
+from paceline.model.health import Advice, Finding, NodeAdvice, NodeFinding, NodeReport
 from paceline.model.ids import DeviceUuid, HostName, JobId, LeaseId, NodeId
 from paceline.model.measurement import Measurement
 from paceline.model.plan import LeaseView, Plan
@@ -54,6 +54,15 @@ def sample(host: str, index: int, at_ns: int, clock_mhz: int = 1980, busy_pct: i
 
 def xid_finding(host: str, index: int, code: int, at_ns: int, advice: Advice = Advice.QUARANTINE) -> Finding:
     return Finding("xid", 1, uuid(host, index), advice, at_ns, f"Xid {code}: GPU has fallen off the bus", {"xid": code})
+
+
+def found(host: str, index: int, rule: str, advice: Advice, at_ns: int, **evidence: object) -> Finding:
+    """A finding of any rule on a device."""
+    return Finding(rule, 1, uuid(host, index), advice, at_ns, f"{rule} on {host}/{index}", dict(evidence))
+
+
+def port_down(at_ns: int) -> NodeFinding:
+    return NodeFinding("link.down", 1, NodeAdvice.CORDON, at_ns, "mlx5_0/1 is down", {"port": "mlx5_0/1"})
 
 
 def ahead_ns() -> int:
@@ -121,6 +130,11 @@ class Fleet:
         event = XidEvent(uuid(host, index), code, self.now_ns, "nvml")
         left = tuple(facts(host, i) for i in range(self.gpus[host]) if i != index)
         self.say(host, devices=left, xids=(event,), findings=(xid_finding(host, index, code, self.now_ns),))
+
+    def quarantined(self, host: str, index: int, code: int = 79) -> None:
+        """The device falls, and placement has taken it out of Ray's hands."""
+        self.fall(host, index, code)
+        self.store.holds([uuid(host, index)], [], self.now_ns)
 
     def lease(self, job: str, attempt: int, *devices: DeviceUuid, run: str = "run", cause: int = 0) -> LeaseView:
         request = GangRequest(JobId(job), run, attempt, len(devices), 0.03)

@@ -89,7 +89,7 @@ def test_the_page_follows_what_happens(site: Site) -> None:
     assert site.complaints == []
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/sessions", "/events"])
+@pytest.mark.parametrize("path", ["/health", "/jobs", "/sessions", "/events"])
 def test_the_lists_open(site: Site, path: str) -> None:
     site.log_in(path)
     expect(site.page.locator("nav a[aria-current]")).to_have_attribute("href", path)

@@ -7,58 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from inventory_maker import Fleet, ahead_ns, uuid
-from paceline.cli import main
-from paceline.control import auth
-from paceline.control.app import create_app
-from paceline.inventory.store import Store
+from command_line import Cli
+from inventory_maker import uuid
 from paceline.model.hardware import DeviceState
 from paceline.sdk import words
-from running_server import serve
 from waiting import until
-
-
-@dataclass
-class Cli:
-    fleet: Fleet
-    capture: pytest.CaptureFixture[str]
-    url: str
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        """(exit code, stdout, stderr)"""
-        self.capture.readouterr()
-        status = main.run(list(arguments))
-        out, err = self.capture.readouterr()
-        return status, out, err
-
-    def text(self, *arguments: str) -> str:
-        status, out, err = self.run(*arguments)
-        assert (status, err) == (0, ""), err
-        assert max(map(len, out.splitlines()), default=0) <= 100
-        return out
-
-
-@pytest.fixture
-def cli(
-    sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Cli]:
-    token = tmp_path / "token"
-    token.touch(0o600)
-    token.write_text(auth.issue_token(sqlite_store, "ada"))
-    monkeypatch.setenv("PACELINE_HOME", str(tmp_path))
-    monkeypatch.delenv("PACELINE_TOKEN", raising=False)
-    monkeypatch.delenv("PACELINE_ADDRESS", raising=False)
-    with serve(create_app(sqlite_store)) as url:
-        (tmp_path / "server.json").write_text(json.dumps({"url": url}))
-        fleet = Fleet(sqlite_store, now_ns=ahead_ns())
-        fleet.ride_through_a_fault()
-        yield Cli(fleet, capsys, url)
 
 
 def test_lists_fit_a_hundred_columns_and_say_what_matters(cli: Cli) -> None:

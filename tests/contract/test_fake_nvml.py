@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from paceline.model.hardware import RecoveryAction
 from paceline.model.ids import HostName
 from paceline.sim import fleet
 from paceline.sim.build import library
@@ -163,6 +164,52 @@ print(json.dumps([[v.fieldId, v.nvmlReturn, read(v)] for v in values]))
     assert seen[185] == seen[186] == (0, 123_000)
     assert seen[194] == (0, -2)
     assert seen[138] == seen[9999] == (3, None)
+
+
+def test_links_mig_and_throttled_time_are_as_they_were_set(client: Client, host: HostState) -> None:
+    host.set(0, pcie_width=8, pcie_gen=3, pcie_gen_max=4)
+    host.set(1, mig_mode=1)
+    host.set(2, throttle_hw_thermal_ns=1000)
+    host.throttle(2, "thermal")
+    script = """
+n.nvmlInit(); h = [n.nvmlDeviceGetHandleByIndex(i) for i in range(3)]
+def refusal(call):
+    try: call()
+    except n.NVMLError as e: return e.value
+print(json.dumps({
+  "pcie": [[n.nvmlDeviceGetCurrPcieLinkGeneration(d), n.nvmlDeviceGetMaxPcieLinkGeneration(d),
+            n.nvmlDeviceGetCurrPcieLinkWidth(d), n.nvmlDeviceGetMaxPcieLinkWidth(d)] for d in h],
+  "mig": n.nvmlDeviceGetMigMode(h[1]),
+  "refused": [refusal(lambda: n.nvmlDeviceGetRemappedRows(h[1])), refusal(lambda: n.nvmlDeviceGetUtilizationRates(h[1]))],
+  "rows": [v.nvmlReturn for v in n.nvmlDeviceGetFieldValues(h[1], [144, 145])],
+  "throttled": [v.value.ullVal for _ in range(2) for v in n.nvmlDeviceGetFieldValues(h[2], [270, 271])],
+}))
+"""
+    seen = client.run(script)
+    assert seen["pcie"] == [[3, 4, 8, 16], [1, 5, 16, 16], [1, 5, 16, 16]]
+    assert (seen["mig"], seen["refused"], seen["rows"]) == ([1, 1], [3, 3], [3, 3])
+    first, brake, second, _ = seen["throttled"]
+    assert 1000 < first < second
+    assert brake == 0
+
+
+def test_events_of_every_kind_reach_who_asked_for_them(official: Client, host: HostState, tmp_path: Path) -> None:
+    script = """
+n.nvmlInit(); es = n.nvmlEventSetCreate(); h = n.nvmlDeviceGetHandleByIndex(0)
+wanted = n.nvmlEventTypeDoubleBitEccError | n.nvmlEventTypeGpuUnavailableError | n.nvmlEventTypeGpuRecoveryAction
+n.nvmlDeviceRegisterEvents(h, wanted & n.nvmlDeviceGetSupportedEventTypes(h), es)
+open(sys.argv[1], "w").close()
+print(json.dumps([n.nvmlEventSetWait_v2(es, 20000).eventType for _ in range(3)]))
+"""
+    process = official.start(script, str(tmp_path / "ready"))
+    until((tmp_path / "ready").exists, 30)
+    host.inject_xid(0, 31)  # nobody asked for it
+    for kind in (0x2, 0x4000):
+        host.post_event(0, kind)
+    host.set_recovery_action(0, RecoveryAction.GPU_RESET)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out) == [0x2, 0x4000, 0x8000]
 
 
 def test_a_process_makes_its_device_busy_and_a_dead_one_does_not(client: Client, host: HostState) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from paceline.benchmark import binding, serving
+from paceline.benchmark import binding, health, health_cluster, serving, storm
 from paceline.benchmark.figures import Figure, publish
 
 FOLDER: Final = Path("build/bench")
@@ -22,7 +22,13 @@ def demo() -> Sequence[Figure]:
     return [*figures, Figure("demo.total_s", sum(f.value for f in figures), "s", bar="≤ 360 s on 2 cores")]
 
 
+def all_health() -> Sequence[Figure]:
+    """What is found and what is not, an event storm, and how soon it is acted on."""
+    return [*health.figures(), *storm.figures(), *health_cluster.figures()]
+
+
 AREAS: Final[dict[str, Callable[[], Sequence[Figure]]]] = {
+    "health": all_health,
     "placement": binding.figures,
     "serving": serving.figures,
     "demo": demo,

@@ -37,6 +37,7 @@ def up(
 ) -> None:
     """Join a running Ray cluster: server, placement service and a health actor on each node. Starts only what is missing."""
     settings = _settings()
+    settings.check()
     ray_address = address or _known_address(settings)
     _check_ray(ray_address)
     os.environ.update(_cluster_env(settings))
@@ -76,6 +77,7 @@ def server(address: AddressOption = "") -> None:
     from paceline.runtime.server import Server
 
     settings = _settings()
+    settings.check()
     ray_address = address or _known_address(settings)
     _check_ray(ray_address)
     os.environ.update(_cluster_env(settings))

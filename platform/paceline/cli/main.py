@@ -12,13 +12,15 @@ from typing import Annotated, Any, Final
 import typer
 
 from paceline import __version__
-from paceline.cli import local, render
+from paceline.cli import describe as describing
+from paceline.cli import local, operate, render
+from paceline.cli.options import DEADLINE_S, AddressOption, DeviceName, OutputOption
 from paceline.cli.show import Kind, Output, follow_events, print_table, watch
 from paceline.model.errors import BadRequest, PacelineError
 from paceline.model.workload import FINAL_STATES, RunState
 from paceline.sdk import words
 from paceline.sdk.client import Client
-from paceline.sdk.rows import DeviceRow, JobDetail
+from paceline.sdk.rows import JobDetail
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,21 +29,18 @@ app = typer.Typer(
     help="Paceline: a Ray cluster of GPUs that keeps its pace.",
 )
 
-DEADLINE_S: Final = 8.0
-"""A server that restarts is back in 5 s; who waits at a terminal is told sooner than a program is."""
-
-AddressOption = Annotated[str | None, typer.Option("--address", envvar="PACELINE_ADDRESS", help="URL of the server")]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="wide: all columns; json: for programs")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="why; kept in the history")]
-DeviceName = Annotated[str, typer.Argument(metavar="DEVICE", help="uuid, the beginning of one, or HOST/INDEX")]
-
 
 class Thing(StrEnum):
-    """What can be described and told of. `gpu` is another word for `device`."""
+    """What can be described and told of. `gpu` and `node` are other words for `device` and `host`."""
 
     DEVICE = "device"
     GPU = "gpu"
+    HOST = "host"
+    NODE = "node"
     JOB = "job"
+
+
+HOSTS: Final = frozenset({Thing.HOST, Thing.NODE})
 
 
 @app.command()
@@ -49,10 +48,10 @@ def get(
     kind: Annotated[Kind, typer.Argument(help="what to list")],
     output: OutputOption = Output.TABLE,
     watched: Annotated[bool, typer.Option("--watch", "-w", help="go on showing changes")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=5000, help="longest list of leases, jobs, sessions or events")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=5000, help="longest list, where it grows with time")] = 50,
     address: AddressOption = None,
 ) -> None:
-    """List hosts, devices (gpus), leases, jobs, sessions or events."""
+    """List hosts, devices (gpus), leases, jobs, sessions, events, verdicts, rules, links or alerts."""
     with Client(address, deadline_s=DEADLINE_S) as client:
         if watched and kind is Kind.EVENTS:
             follow_events(client, output, limit)
@@ -64,83 +63,21 @@ def get(
 
 @app.command()
 def describe(kind: Thing, name: str, output: OutputOption = Output.TABLE, address: AddressOption = None) -> None:
-    """Everything about one device or job."""
+    """Everything about one device, host or job."""
     with Client(address, deadline_s=DEADLINE_S) as client:
         if kind is Thing.JOB:
-            _describe_job(client.job(name), output)
+            describing.job(client.job(name), output)
+        elif kind in HOSTS:
+            describing.host(client.host(words.find_host(client.hosts(), name).host), output)
         else:
-            _describe_device(client, words.find_device(client.devices(), name), output)
-
-
-def _describe_device(client: Client, device: DeviceRow, output: Output) -> None:
-    told = client.story(device.uuid)
-    if output is Output.JSON:
-        print(render.as_json(told))
-        return
-    now_ns = time.time_ns()
-    raw = client.samples(device.uuid, now_ns - 60 * 10**9).raw
-    out = render.console(output is Output.WIDE)
-    out.print(
-        render.block(
-            [
-                ("device", f"{device.uuid}  ({words.place(device)})"),
-                ("sku", device.sku),
-                ("serial", f"{device.serial}, PCI {device.pci_bus_id}, driver {device.driver_version}"),
-                ("state", render.state(device.state)),
-                ("because", f"{device.reason}  ({words.age(device.since_ns, now_ns)})"),
-                (
-                    "score",
-                    f"{words.score(device.score)} of the cohort's median time, noise {words.percent(device.noise)}",
-                ),
-                ("on Ray", "held: cannot be given out" if device.held else "not held"),
-                ("lease", f"{device.lease_id} for {device.attempt_id}" if device.lease_id else "none"),
-                ("now", _reading(raw[-1]) if raw else "no sample in the last minute"),
-            ]
-        )
-    )
-    out.print("\nstory")
-    out.print(render.story(told.events, now_ns))
-
-
-def _reading(sample: Any) -> str:
-    parts = [
-        (sample.sm_clock_mhz, "MHz"),
-        (sample.temperature_c, "°C"),
-        (sample.power_w, "W"),
-        (sample.utilisation_pct, "% busy"),
-    ]
-    return ", ".join(f"{value:g} {unit}" for value, unit in parts if value is not None) or "no readings"
-
-
-def _describe_job(job: JobDetail, output: Output) -> None:
-    if output is Output.JSON:
-        print(render.as_json(job))
-        return
-    now_ns, wide = time.time_ns(), output is Output.WIDE
-    out = render.console(wide)
-    pairs: list[tuple[str, Any]] = [
-        ("job", job.job_id + (f"  (runs: {', '.join(job.runs)})" if len(job.runs) > 1 else "")),
-        ("run", job.run_name),
-        ("state", render.state(job.state)),
-        ("since", words.age(job.since_ns, now_ns)),
-        ("devices", f"{job.devices} in {job.lease_id}" if job.lease_id else "none"),
-        ("step", f"{job.step} at the newest checkpoint"),
-        ("storage", job.storage_path or "-"),
-    ]
-    out.print(
-        render.block([*pairs, *((name, text) for name, text in (("because", job.reason), ("try", job.hint)) if text)])
-    )
-    out.print("\nattempts")
-    out.print(render.table(render.attempts(job.attempts, now_ns), job.attempts, wide))
-    if job.checkpoints:
-        newest = job.checkpoints[-5:]
-        out.print(f"\ncheckpoints (newest {len(newest)} of {len(job.checkpoints)})")
-        out.print(render.table(render.checkpoints(newest, now_ns), newest, wide))
+            describing.device(client, words.find_device(client.devices(), name), output)
 
 
 @app.command()
 def explain(kind: Thing, name: str, address: AddressOption = None) -> None:
     """Why a job or device is as it is, and what would help."""
+    if kind in HOSTS:
+        raise BadRequest("PL-REQ-031", "a job or a device is explained", f"for a host: paceline describe host {name}")
     with Client(address, deadline_s=DEADLINE_S) as client:
         if kind is not Thing.JOB:
             _story(client, name, Output.TABLE)
@@ -176,6 +113,8 @@ def story(kind: Thing, name: DeviceName, output: OutputOption = Output.TABLE, ad
     """What happened to a device, what caused that, and what it caused."""
     if kind is Thing.JOB:
         raise BadRequest("PL-REQ-031", "a story is told of a device", f"for a job: paceline explain job {name}")
+    if kind in HOSTS:
+        raise BadRequest("PL-REQ-031", "a story is told of a device", f"for a host: paceline describe host {name}")
     with Client(address, deadline_s=DEADLINE_S) as client:
         _story(client, name, output)
 
@@ -190,23 +129,6 @@ def _story(client: Client, name: str, output: Output) -> None:
     out.print(f"{device.uuid}  {words.place(device)}  {device.sku}  ", render.state(device.state), end="")
     out.print(f": {device.reason}" if device.reason else "")
     out.print(render.story(told.events, time.time_ns()))
-
-
-@app.command()
-def quarantine(device: DeviceName, reason: ReasonOption, address: AddressOption = None) -> None:
-    """Take a device out of service. Work on it is moved elsewhere."""
-    with Client(address, deadline_s=DEADLINE_S) as client:
-        row = client.quarantine(words.find_device(client.devices(), device).uuid, reason)
-    print(f"{words.place(row)} is {row.state}: {row.reason}")
-    print(f"Next: paceline story device {row.uuid} · paceline release {words.place(row)} --reason …")
-
-
-@app.command()
-def release(device: DeviceName, reason: ReasonOption, address: AddressOption = None) -> None:
-    """Let a quarantined device prove itself again. It goes to work after clean probes, not at once."""
-    with Client(address, deadline_s=DEADLINE_S) as client:
-        row = client.release(words.find_device(client.devices(), device).uuid, reason)
-    print(f"{words.place(row)} is {row.state}: {row.reason}")
 
 
 @app.command()
@@ -247,6 +169,7 @@ def version(address: AddressOption = None) -> None:
 
 
 def _mount() -> None:
+    operate.add_to(app)
     local.add_to(app)
     try:
         from paceline.cli import sim

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from pydantic import TypeAdapter
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from paceline.model.errors import PacelineError
 from paceline.model.events import Event
 from paceline.sdk import rows
+from paceline.sdk import rows_health as health
 from paceline.sdk.storyline import lay_out
 from paceline.sdk.words import age, clock, percent, place, score, short_names
 
@@ -29,6 +30,8 @@ STYLES: Final = {
     "RUNNING": "cyan", "open": "cyan", "PROBING": "cyan", "PROBATION": "cyan", "JOINING": "cyan", "starting": "cyan",
     "SUSPECT": "yellow", "DRAINING": "yellow", "RECOVERING": "yellow", "PLACING": "yellow", "QUEUED": "yellow", "moving": "yellow",
     "QUARANTINED": "red", "FAILED": "red", "failed": "red", "LOST": "red", "UNKNOWN": "magenta", "RETIRED": "dim", "ended": "dim",
+    "REPAIR": "red", "CORDONED": "yellow", "enforce": "green", "shadow": "cyan", "excused": "dim",
+    "up": "green", "down": "red", "ok": "green", "goes on": "cyan",
 }  # fmt: skip
 
 
@@ -94,16 +97,17 @@ def devices(items: Sequence[rows.DeviceRow], now_ns: int) -> list[Column[rows.De
     names = short_names(d.uuid for d in items)
     return [
         Column("GPU", place),
-        Column("UUID", lambda d: names[d.uuid]),
+        Column("UUID", lambda d: names[d.uuid], wide=True),
         Column("UUID (WHOLE)", lambda d: d.uuid, wide=True),
         Column("STATE", lambda d: state(d.state)),
         Column("SCORE", lambda d: score(d.score), right=True),
+        Column("SPREAD", lambda d: percent(d.spread), right=True),
         Column("NOISE", lambda d: percent(d.noise), wide=True, right=True),
         Column("ON RAY", lambda d: "held" if d.held else "free" if d.state == "HEALTHY" else "-"),
         Column("SKU", lambda d: d.sku, wide=True),
-        Column("SINCE", lambda d: age(d.since_ns, now_ns), right=True),
-        Column("ATTEMPT", lambda d: d.attempt_id or "-"),
-        Column("REASON", lambda d: d.reason),
+        Column("AGE", lambda d: age(d.since_ns, now_ns), right=True),
+        Column("ATTEMPT", lambda d: _short(d.attempt_id, 24) or "-"),
+        Column("REASON", lambda d: f"cordoned by {d.cordon_by}: {d.cordon_reason}" if d.cordoned_ns else d.reason),
     ]
 
 
@@ -191,6 +195,133 @@ def checkpoints(items: Sequence[rows.CheckpointRow], now_ns: int) -> list[Column
             "METRICS", lambda c: " ".join(f"{k}={'nan' if v is None else f'{v:.6g}'}" for k, v in c.metrics.items())
         ),
         Column("PATH", lambda c: c.path, wide=True),
+    ]
+
+
+def verdicts(items: Sequence[health.VerdictRow], now_ns: int) -> list[Column[health.VerdictRow]]:
+    names = short_names(v.uuid for v in items if v.uuid)
+    return [
+        Column("ID", lambda v: str(v.id), right=True),
+        Column("AGE", lambda v: age(v.at_ns, now_ns), right=True),
+        Column("ABOUT", lambda v: names.get(v.uuid, v.host)),
+        Column("UUID (WHOLE)", lambda v: v.uuid, wide=True),
+        Column("RULE", lambda v: f"{v.rule_id} v{v.rule_version}"),
+        Column("ADVICE", lambda v: v.advice, wide=True),
+        Column("MODE", lambda v: state(v.mode.value)),
+        Column("TO", lambda v: state(v.to_state)),
+        Column("FROM", lambda v: v.from_state, wide=True),
+        Column("RIGHT", lambda v: "-" if v.label is None else "yes" if v.label else "no"),
+        Column("EVIDENCE", lambda v: " ".join(f"#{event}" for event in v.evidence), wide=True),
+        Column("REASON", lambda v: v.reason),
+    ]
+
+
+def rules(items: Sequence[health.RuleRow], now_ns: int) -> list[Column[health.RuleRow]]:
+    return [
+        Column("RULE", lambda r: f"{r.rule_id} v{r.version}"),
+        Column("MODE", lambda r: state(r.mode.value)),
+        Column("VERDICTS", lambda r: str(r.verdicts), right=True),
+        Column("SHADOW", lambda r: str(r.shadow), wide=True, right=True),
+        Column("HELD", lambda r: str(r.held), wide=True, right=True),
+        Column("EXCUSED", lambda r: str(r.excused), wide=True, right=True),
+        Column("LABELLED", lambda r: str(r.labelled), right=True),
+        Column("WRONG", lambda r: percent(r.false_rate), right=True),
+        Column("SENTENCE", lambda r: r.sentence),
+    ]
+
+
+def mtbf(items: Sequence[health.MtbfRow], now_ns: int) -> list[Column[health.MtbfRow]]:
+    return [
+        Column("SCOPE", lambda m: m.scope.value),
+        Column("NAME", lambda m: _short(m.name, 40)),
+        Column("NAME (WHOLE)", lambda m: m.name, wide=True),
+        Column("DEVICE-HOURS", lambda m: f"{m.device_hours:.1f}", right=True),
+        Column("FAILURES", lambda m: str(m.failures), right=True),
+        Column("MTBF H", lambda m: hours(m.mtbf_h), right=True),
+        Column("95 % BOUNDS", lambda m: "-" if m.low_h is None else f"{hours(m.low_h)} to {hours(m.high_h, '∞')}"),
+    ]
+
+
+def hours(value: float | None, none: str = "-") -> str:
+    """To a tenth of an hour below a thousand."""
+    return none if value is None else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+
+
+def lemons(answer: health.Reliability) -> RenderableType:
+    """Each lemon with its signals, or why none is told of."""
+    judged = f"signals: {', '.join(answer.signals)}"
+    if not answer.lemons:
+        none = "too few hosts to tell lemons" if answer.lemons is None else "no lemons"
+        return Text(f"\n{none} ({judged})", "dim")
+    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for head, side in (("LEMON", "left"), ("SIGNAL", "left"), ("IN 28 DAYS", "right"), ("EXPECTED", "right")):
+        drawn.add_column(head, justify="right" if side == "right" else "left", no_wrap=True)
+    for lemon in answer.lemons:
+        for number, one in enumerate(lemon.over):
+            drawn.add_row("" if number else lemon.host, one.signal, str(one.count), f"{one.expected:.1f}")
+    return Group("", drawn, Text(judged, "dim"))
+
+
+def links(items: Sequence[health.LinkRow], now_ns: int) -> list[Column[health.LinkRow]]:
+    return [
+        Column("HOST", lambda x: x.host),
+        Column("PORT", lambda x: x.name),
+        Column("KIND", lambda x: x.kind),
+        Column("STATE", lambda x: state("up" if x.up else "down")),
+        Column("SINCE", lambda x: age(x.since_ns, now_ns), right=True),
+        Column("GBIT/S", lambda x: "-" if x.rate_gbps is None else f"{x.rate_gbps:g}", right=True),
+        Column("DOWNED", lambda x: "-" if x.link_downed is None else str(x.link_downed), right=True),
+        Column("ERRORS", lambda x: "-" if x.errors is None else str(x.errors), right=True),
+        Column("READ", lambda x: age(x.at_ns, now_ns)),
+    ]
+
+
+def alerts(items: Sequence[health.AlertRow], now_ns: int) -> list[Column[health.AlertRow]]:
+    return [
+        Column("ID", lambda a: str(a.id), right=True),
+        Column("AGE", lambda a: age(a.at_ns, now_ns), right=True),
+        Column("KIND", lambda a: a.kind.value),
+        Column("ENTITY", lambda a: a.entity, wide=True),
+        Column("WAITS FOR", lambda a: ", ".join(a.waiting) or "-", wide=True),
+        Column("SENT", lambda a: "no" if a.waiting else "yes"),
+        Column("SUMMARY", lambda a: a.summary),
+    ]
+
+
+def findings(items: Sequence[health.FindingRow], now_ns: int) -> list[Column[health.FindingRow]]:
+    return [
+        Column("RULE", lambda f: f"{f.rule_id} v{f.rule_version}"),
+        Column("ADVICE", lambda f: f.advice.value),
+        Column("FIRST", lambda f: age(f.first_ns, now_ns), right=True),
+        Column("LAST", lambda f: age(f.last_ns, now_ns), right=True),
+        Column("TIMES", lambda f: str(f.repeats + 1), right=True),
+        Column("EVENT", lambda f: f"#{f.event_id}", right=True),
+        Column("SUMMARY", lambda f: f.summary),
+    ]
+
+
+def repairs(items: Sequence[health.RepairRow], now_ns: int) -> list[Column[health.RepairRow]]:
+    return [
+        Column("ACTION", lambda r: r.action.name.lower()),
+        Column("FOR", lambda r: r.code or "-"),
+        Column("BEGAN", lambda r: age(r.at_ns, now_ns), right=True),
+        Column("ENDED", lambda r: age(r.ended_ns, now_ns), right=True),
+        Column("RESULT", lambda r: state("goes on" if r.ok is None else "ok" if r.ok else "failed")),
+        Column("WHO", lambda r: r.who),
+        Column("REASON", lambda r: r.reason),
+    ]
+
+
+def scores(items: Sequence[health.ScoreRow], now_ns: int) -> list[Column[health.ScoreRow]]:
+    return [
+        Column("WORK", lambda s: s.workload),
+        Column("SCORE", lambda s: score(s.score), right=True),
+        Column("NOISE", lambda s: percent(s.noise), right=True),
+        Column("MAD", lambda s: percent(s.mad), right=True),
+        Column("N", lambda s: str(s.n), right=True),
+        Column("REPEATABILITY", lambda s: percent(s.repeatability), right=True),
+        Column("DRIFT", lambda s: percent(s.drift), right=True),
+        Column("AGE", lambda s: age(s.scored_ns, now_ns)),
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
@@ -27,6 +28,11 @@ class Kind(StrEnum):
     JOBS = "jobs"
     SESSIONS = "sessions"
     EVENTS = "events"
+    VERDICTS = "verdicts"
+    RULES = "rules"
+    LINKS = "links"
+    ALERTS = "alerts"
+    RELIABILITY = "reliability"
 
 
 class Output(StrEnum):
@@ -36,8 +42,13 @@ class Output(StrEnum):
 
 
 class Listing(NamedTuple):
-    ask: Callable[[Client, int], list[Any]]
+    """`items` are the rows of an answer that holds more than those; `below` is drawn under their table."""
+
+    ask: Callable[[Client, int], Any]
     columns: Callable[[Any, int], list[render.Column[Any]]]
+    items: Callable[[Any], list[Any]] = list
+    below: Callable[[Any], RenderableType] | None = None
+    nothing: str = ""
 
 
 _HOSTS: Final = Listing(lambda client, _: client.hosts(), render.hosts)
@@ -51,18 +62,36 @@ LISTINGS: Final = {
     Kind.JOBS: Listing(lambda client, limit: client.jobs(limit), render.jobs),
     Kind.SESSIONS: Listing(lambda client, limit: client.sessions(limit), render.sessions),
     Kind.EVENTS: Listing(lambda client, limit: client.events(limit=limit, newest=True), render.events),
+    Kind.VERDICTS: Listing(lambda client, limit: client.verdicts(limit), render.verdicts),
+    Kind.RULES: Listing(lambda client, _: client.rules(), render.rules),
+    Kind.LINKS: Listing(lambda client, _: client.links(), render.links),
+    Kind.ALERTS: Listing(lambda client, limit: client.alerts(limit), render.alerts),
+    Kind.RELIABILITY: Listing(
+        lambda client, _: client.reliability(),
+        render.mtbf,
+        lambda answer: list(answer.mtbf),
+        render.lemons,
+        "no device was watched in the last 28 days",
+    ),
 }
 
 
 def print_table(client: Client, kind: Kind, output: Output, limit: int) -> None:
     """The list as it is now; says on stderr if there is nothing."""
-    items = LISTINGS[kind].ask(client, limit)
+    listing = LISTINGS[kind]
+    answer = listing.ask(client, limit)
     if output is Output.JSON:
-        print(render.as_json(items))
-    elif items:
-        render.console(output is Output.WIDE).print(_table(kind, items, output))
+        print(render.as_json(answer))
+    elif listing.items(answer):
+        render.console(output is Output.WIDE).print(_drawn(kind, answer, output))
     else:
-        print(f"no {kind.value}", file=sys.stderr)
+        print(listing.nothing or f"no {kind.value}", file=sys.stderr)
+
+
+def _drawn(kind: Kind, answer: Any, output: Output) -> RenderableType:
+    listing = LISTINGS[kind]
+    drawn = _table(kind, listing.items(answer), output)
+    return Group(drawn, listing.below(answer)) if listing.below else drawn
 
 
 def _table(kind: Kind, items: list[Any], output: Output) -> Table:
@@ -75,15 +104,15 @@ def watch(client: Client, kind: Kind, output: Output, limit: int) -> None:
     if output is not Output.JSON and sys.stdout.isatty():
         with Live(console=render.console(output is Output.WIDE), auto_refresh=False) as live:
             while True:
-                live.update(_table(kind, LISTINGS[kind].ask(client, limit), output), refresh=True)
+                live.update(_drawn(kind, LISTINGS[kind].ask(client, limit), output), refresh=True)
                 time.sleep(REFRESH_S)
-    shown: list[Any] | None = None
+    shown: Any = None
     while True:
-        items = LISTINGS[kind].ask(client, limit)
-        if items != shown:
+        answer = LISTINGS[kind].ask(client, limit)
+        if answer != shown:
             print_table(client, kind, output, limit)
             sys.stdout.flush()
-            shown = items
+            shown = answer
         time.sleep(REFRESH_S)
 
 

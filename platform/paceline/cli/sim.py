@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.model.errors import BadRequest, HostSetup
+from paceline.model.hardware import RecoveryAction
 
 if TYPE_CHECKING:
     from paceline.sim.cluster import ClusterInfo
@@ -144,6 +145,60 @@ def error(
 
 
 @app.command()
+def throttle(
+    host: HostArgument,
+    gpu: GpuArgument,
+    reason: Annotated[str, typer.Argument(help="thermal, power-brake, power-cap (no fault), or none: ends it")],
+) -> None:
+    """Hold the clocks of a device down, as heat or the power brake does."""
+    state = _state(host)
+    state.throttle(gpu, None if reason == "none" else reason)
+    _done(state, gpu, f"throttled: {reason}")
+
+
+@app.command("set")
+def set_reading(
+    host: HostArgument,
+    gpu: GpuArgument,
+    readings: Annotated[
+        list[str],
+        typer.Argument(help="NAME=NUMBER, e.g. ecc_uncorrected=1 remap_pending=1 remap_failed=1 pcie_width=8"),
+    ],
+) -> None:
+    """Set what the counters of a device show, without an event: errors, remapped rows, PCIe link."""
+    state = _state(host)
+    pairs = _pairs(readings)
+    state.set(gpu, **{name: _number(name, value) for name, value in pairs.items()})
+    _done(state, gpu, ", ".join(f"{name} is {value}" for name, value in pairs.items()))
+
+
+@app.command()
+def recovery(
+    host: HostArgument,
+    gpu: GpuArgument,
+    action: Annotated[str, typer.Argument(help="gpu-reset, node-reboot, drain-p2p, drain-and-reset, none …")],
+) -> None:
+    """Let the driver ask for a recovery action, with its event."""
+    state = _state(host)
+    name = action.upper().replace("-", "_")
+    if name not in RecoveryAction.__members__:
+        known = ", ".join(one.name.lower().replace("_", "-") for one in RecoveryAction)
+        raise BadRequest("PL-REQ-023", f"No such recovery action: {action}", f"One of: {known}")
+    state.set_recovery_action(gpu, RecoveryAction[name])
+    _done(state, gpu, f"the driver asks for {action}")
+
+
+@app.command()
+def kmsg(
+    host: HostArgument, line: Annotated[str, typer.Argument(help="e.g. 'NVRM: Xid (PCI:0000:1b:00): 79, …'")]
+) -> None:
+    """Write a line into the kernel log of a host."""
+    state = _state(host)
+    state.write_kmsg(line)
+    console.print(f"{state.host}: written into its kernel log", soft_wrap=True)
+
+
+@app.command()
 def lose(host: HostArgument, gpu: GpuArgument) -> None:
     """Take a device off the bus without a word."""
     state = _state(host)
@@ -190,10 +245,17 @@ def _state(host: str) -> "HostState":
     return state
 
 
+def _number(name: str, value: str) -> int:
+    try:
+        return int(value, 0)
+    except ValueError:
+        raise BadRequest("PL-REQ-023", f"{name} wants a whole number, not {value!r}") from None
+
+
 def _pairs(items: list[str]) -> dict[str, str]:
     wrong = [item for item in items if "=" not in item]
     if wrong:
-        raise BadRequest("PL-REQ-023", f"Not NAME=VALUE: {wrong[0]}", "e.g. --env OMP_NUM_THREADS=2")
+        raise BadRequest("PL-REQ-023", f"Not NAME=VALUE: {wrong[0]}", "e.g. OMP_NUM_THREADS=2")
     return dict(item.split("=", 1) for item in items)
 
 

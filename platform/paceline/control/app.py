@@ -9,12 +9,17 @@ from paceline.control import background, page, problems
 from paceline.control.auth import caller
 from paceline.control.metrics import CountRequests, Metrics
 from paceline.control.routes import Inventory, router
+from paceline.control.routes_health import health
 from paceline.control.watch import Watch
 from paceline.inventory.store import Store
+from paceline.sdk.webhook import Webhook
 
 
-def create_app(store: Store) -> FastAPI:
-    """The application around an open store whose schema is up to date. Closing the store is the caller's."""
+def create_app(store: Store, webhooks: tuple[Webhook, ...] = ()) -> FastAPI:
+    """The application around an open store whose schema is up to date. Closing the store is the caller's.
+
+    Alerts go to the log, and to `webhooks`.
+    """
     app = FastAPI(
         title="Paceline",
         version=__version__,
@@ -23,7 +28,7 @@ def create_app(store: Store) -> FastAPI:
         openapi_url=None,
         lifespan=background.lifespan,
     )
-    app.state.store = store
+    app.state.store, app.state.webhooks = store, webhooks
     app.state.watch = Watch(store.revision)
     metrics = Metrics(store)
     app.add_middleware(CountRequests, requests=metrics.requests)
@@ -38,5 +43,6 @@ def create_app(store: Store) -> FastAPI:
         return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
     app.include_router(router)
+    app.include_router(health)
     page.install(app)
     return app

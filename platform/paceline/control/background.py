@@ -1,4 +1,4 @@
-"""What the server does unasked: it notices silence, rolls samples up, and wakes long polls."""
+"""What the server does unasked: it notices silence, rolls samples up, delivers alerts, and wakes long polls."""
 
 import asyncio
 import time
@@ -10,6 +10,7 @@ import structlog
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
+from paceline.control.alerts import deliveries
 from paceline.control.watch import Watch
 from paceline.inventory.store import Store
 from paceline.model.errors import PacelineError
@@ -18,6 +19,7 @@ log = structlog.get_logger()
 
 SWEEP_S: Final = 1.0
 ROLL_UP_S: Final = 60.0
+AGAIN_S: Final = 1.0
 
 
 @asynccontextmanager
@@ -29,6 +31,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         asyncio.create_task(watch.run(), name="watch"),
         asyncio.create_task(_every(SWEEP_S, "sweep", store.sweep)),
         asyncio.create_task(_every(ROLL_UP_S, "roll-up", store.roll_up)),
+        asyncio.create_task(_deliver(app), name="alerts"),
     ]
     try:
         yield
@@ -36,6 +39,22 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _deliver(app: FastAPI) -> None:
+    """Alerts to their targets, which the outbox must know before the first is written for them."""
+    store: Store = app.state.store
+    targets = deliveries(store, app.state.webhooks)
+    while True:
+        try:
+            await run_in_threadpool(store.alert_targets, list(targets), time.time_ns())
+            break
+        except PacelineError as error:
+            log.warning("alerts wait for the database", error=error.message)
+            await asyncio.sleep(AGAIN_S)
+    async with asyncio.TaskGroup() as group:
+        for name, delivery in targets.items():
+            group.create_task(delivery.run(), name=f"alerts to {name}")
 
 
 async def _every(period_s: float, name: str, work: Callable[[int], None]) -> None:

@@ -4,13 +4,14 @@ import time
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paceline.inventory.store import Store
+from paceline.inventory.store import HealthFigures, Store
 from paceline.model.hardware import DeviceState
 from paceline.model.workload import RunState
+from paceline.sdk.rows_health import AlertKind
 
 
 class Metrics:
@@ -58,6 +59,66 @@ class _Inventory(Collector):
             if device.score is not None:
                 score.add_metric([device.host, str(device.index), device.uuid], device.score)
         yield score
+        figures = self._store.health_figures(now_ns)
+        yield from _decisions(figures)
+        yield from _alerts(figures)
+        yield from _agents(figures)
+        yield _links(figures)
+
+
+def _decisions(figures: HealthFigures) -> Iterator[Metric]:
+    states = GaugeMetricFamily("paceline_host_devices", "Devices by host and state", labels=["host", "state"])
+    for (host, state), count in sorted(figures.states.items()):
+        states.add_metric([host, state], count)
+    yield states
+    verdicts = CounterMetricFamily("paceline_verdicts", "Verdicts by rule and mode", labels=["rule", "mode"])
+    labels = CounterMetricFamily(
+        "paceline_verdict_labels", "Verdicts that somebody has looked at", labels=["rule", "mode", "label"]
+    )
+    for one in figures.verdicts:
+        verdicts.add_metric([one.rule_id, one.mode.value], one.verdicts)
+        labels.add_metric([one.rule_id, one.mode.value, "true"], one.labelled - one.labelled_false)
+        labels.add_metric([one.rule_id, one.mode.value, "false"], one.labelled_false)
+    yield verdicts
+    yield labels
+    held = "Decisions of the last ten minutes that the circuit breaker has held"
+    yield GaugeMetricFamily("paceline_breaker_held", held, value=figures.held)
+
+
+def _alerts(figures: HealthFigures) -> Iterator[Metric]:
+    kept = GaugeMetricFamily("paceline_alerts", "Alerts of the last month by kind", labels=["kind"])
+    for kind in AlertKind:
+        kept.add_metric([kind.value], figures.alerts.get(kind.value, 0))
+    yield kept
+    waiting = GaugeMetricFamily("paceline_alerts_waiting", "Alerts that a target has still to take", labels=["target"])
+    for target, count in sorted(figures.waiting.items()):
+        waiting.add_metric([target], count)
+    yield waiting
+
+
+def _agents(figures: HealthFigures) -> Iterator[Metric]:
+    """What watching costs. `process` is actor (the health actor) or reader (its child that talks to NVML)."""
+    cpu = CounterMetricFamily("paceline_agent_cpu_seconds", "CPU time of a host's watch", labels=["host"])
+    rss = GaugeMetricFamily("paceline_agent_rss_bytes", "Memory of a host's watch", labels=["host", "process"])
+    wait = GaugeMetricFamily(
+        "paceline_agent_nvml_seconds", "Time of one reading of all devices in NVML", labels=["host", "quantile"]
+    )
+    starts = CounterMetricFamily("paceline_agent_reader_starts", "Starts of the NVML reader", labels=["host"])
+    for host, stats in figures.agents.items():
+        cpu.add_metric([host], stats.cpu_s)
+        rss.add_metric([host, "actor"], stats.rss_bytes)
+        rss.add_metric([host, "reader"], stats.reader_rss_bytes)
+        wait.add_metric([host, "0.5"], stats.nvml_p50_us / 1e6)
+        wait.add_metric([host, "0.99"], stats.nvml_p99_us / 1e6)
+        starts.add_metric([host], stats.reader_starts)
+    yield from (cpu, rss, wait, starts)
+
+
+def _links(figures: HealthFigures) -> Metric:
+    up = GaugeMetricFamily("paceline_link_up", "1 while a port is up", labels=["host", "port", "kind"])
+    for link in figures.links:
+        up.add_metric([link.host, link.name, link.kind], link.up)
+    return up
 
 
 def _by_state(name: str, text: str, counts: dict[str, int], states: list[str]) -> Metric:

@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 
+from paceline.control import heat
 from paceline.control.auth import COOKIE, caller, store_in
 from paceline.control.problems import log
 from paceline.model.errors import PacelineError, Refused
@@ -27,6 +28,8 @@ COOKIE_S: Final = 12 * 3600
 DEEPEST: Final = 12
 """Steps of indentation in a story that a page of 1280 px can spare."""
 LOGIN_BYTES: Final = 4096
+SHOWN: Final = 20
+"""Newest verdicts and alerts on the page of health; the command line lists more."""
 HEADERS: Final = {
     "cache-control": "no-store",
     "content-security-policy": (
@@ -136,6 +139,27 @@ def fleet(request: Request) -> Response:
     )
 
 
+@inside.get("/health")
+def health(request: Request) -> Response:
+    store = store_in(request)
+    devices = [d for d in store.devices() if d.state != "RETIRED"]
+    rows_of = [(host, [d for d in devices if d.host == host.host]) for host in store.hosts()]
+    return _render(
+        request,
+        "health.html",
+        hosts=rows_of,
+        columns=max((len(cells) for _, cells in rows_of), default=0),
+        counts=sorted(Counter(d.state.value for d in devices).items()),
+        held=store.health_figures(time.time_ns()).held,
+        shades=[(name, text) for _, name, text in heat.SHADES],
+        verdicts=store.verdicts(SHOWN),
+        alerts=store.alerts(SHOWN),
+        down=[link for link in store.links() if not link.up],
+        rules=store.rules(),
+        places={d.uuid: words.place(d) for d in devices},
+    )
+
+
 @inside.get("/jobs")
 def jobs(request: Request) -> Response:
     return _render(request, "jobs.html", jobs=store_in(request).jobs())
@@ -207,6 +231,9 @@ templates.env.filters |= {
     "instant": _instant,
     "score": words.score,
     "percent": words.percent,
+    "shade": heat.shade,
+    "initial": heat.initial,
+    "hover": heat.hover,
     "gibibytes": words.gibibytes,
     "entity_path": _entity_path,
     "attempt_path": attempt_path,

@@ -138,19 +138,6 @@ def report_sessions(store: Inventory, now_ns: Now, body: SessionsBody) -> dict[s
     return {}
 
 
-# ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@router.post("/devices/{uuid}/quarantine")
-def quarantine(store: Inventory, now_ns: Now, who: Caller, uuid: str, body: ReasonBody) -> rows.DeviceRow:
-    return store.quarantine(uuid, body.reason, who, now_ns)
-
-
-@router.post("/devices/{uuid}/release")
-def release(store: Inventory, now_ns: Now, who: Caller, uuid: str, body: ReasonBody) -> rows.DeviceRow:
-    return store.release(uuid, body.reason, who, now_ns)
-
-
 # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,38 +1,41 @@
-"""The rules: from samples and Xids of one device to findings. Pure; what a rule must remember is in `Memory`.
+"""The rules on readings of one device: samples in, findings out. Pure; what a rule must remember is in `Memory`.
 
-| rule              | fires when                                             | advice                |
-|-------------------|--------------------------------------------------------|-----------------------|
-| xid               | the driver raised an Xid                               | by catalog.py's tables |
-| ecc.uncorrected   | the count of uncorrectable errors rose                 | SUSPECT               |
-| remap.failed      | a row could not be remapped: the device is to be replaced | QUARANTINE         |
-| remap.pending     | a row waits for a reset to be remapped                 | SUSPECT               |
-| throttle.hardware | heat or the power brake slowed the device for seconds  | SUSPECT               |
+| rule              | fires when                                                                  | advice                |
+|-------------------|-----------------------------------------------------------------------------|-----------------------|
+| recovery.action   | the driver itself asks for a recovery action                                | by recovery_actions.csv |
+| ecc.uncorrected   | the count of uncorrectable errors rose                                      | SUSPECT               |
+| remap.failed      | a row could not be remapped: the device is to be replaced                   | QUARANTINE            |
+| remap.pending     | a row waits for a reset to be remapped                                      | SUSPECT               |
+| sram.threshold    | more uncorrectable SRAM errors than NVIDIA tolerates: to be replaced        | QUARANTINE            |
+| throttle.hardware | heat or the power brake slowed the device for seconds of a minute           | SUSPECT               |
+| pcie.degraded     | the PCIe link has fewer lanes than it could, or is slower while it is used  | SUSPECT               |
 
-A reading that the device does not support (None) fires nothing. The software power cap is normal under
-load: never a finding.
+A reading that the device does not support (None) fires nothing. The software power cap is normal under load, and a slow
+PCIe link is normal on an idle device: never a finding. Rules on Xids: xid_rules.py; on ports: links.py.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from paceline.health.catalog import Catalog
-from paceline.model.hardware import Sample, XidEvent
+from paceline.health.catalog import load
+from paceline.model.hardware import RecoveryAction, Sample
 from paceline.model.health import Advice, Finding
-from paceline.model.ids import DeviceUuid
 
 SECOND_NS: Final = 1_000_000_000
 REPEAT_AFTER_NS: Final = 60 * SECOND_NS
 """A condition that lasts is said again after this long: it must reach a device that was released meanwhile."""
-XID_QUIET_NS: Final = 5 * SECOND_NS
-"""Shortest time between two findings on one code of one device. NVML and the kernel log tell of one Xid at once."""
-XID_QUIET_MOST_NS: Final = 900 * SECOND_NS
-"""The quiet time doubles up to this while a code keeps coming: one GPU wrote 99 % of a fleet's Xid 95 lines (Delta)."""
 THROTTLE_WINDOW_NS: Final = 60 * SECOND_NS
 THROTTLE_SAMPLES: Final = 10
 """Throttled samples in the window that are worth a suspicion: at one sample a second, a sixth of the time."""
-assert XID_QUIET_NS < REPEAT_AFTER_NS <= XID_QUIET_MOST_NS
+THROTTLED_NS: Final = 10 * SECOND_NS
+"""The same sixth by the driver's own counter, which also sees what lies between two samples."""
+PCIE_LASTS_NS: Final = 30 * SECOND_NS
+"""A link is trained anew when a device wakes up, and is read each ten seconds only: one odd reading is nothing."""
+BUSY_PCT: Final = 50
+"""From here on a device is used, and its link is not put to sleep."""
 assert THROTTLE_WINDOW_NS <= REPEAT_AFTER_NS, "one hot minute must not count as two"
+assert THROTTLED_NS < THROTTLE_WINDOW_NS
 
 HARDWARE_THROTTLE: Final[Mapping[int, str]] = {
     0x08: "hardware slowdown",
@@ -42,11 +45,13 @@ HARDWARE_THROTTLE: Final[Mapping[int, str]] = {
 """Bits of NVML's clock event reasons that the board sets against the driver's will. nvml.h, nvmlClocksEventReason*."""
 
 VERSIONS: Final[Mapping[str, int]] = {
-    "xid": 1,
+    "recovery.action": 1,
     "ecc.uncorrected": 1,
     "remap.failed": 1,
     "remap.pending": 1,
-    "throttle.hardware": 1,
+    "sram.threshold": 1,
+    "throttle.hardware": 2,
+    "pcie.degraded": 1,
 }
 """Version of each rule; it grows when the rule would judge differently, so that old findings stay explainable."""
 
@@ -55,51 +60,52 @@ Evidence = dict[str, str | int | float | bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """When a rule last spoke, for how long it is quiet after that, and what it has kept to itself since."""
+    """When a rule last spoke, and for how long it is quiet after that."""
 
     at_ns: int
     quiet_ns: int
-    suppressed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the rules remember of one device. Start with `Memory()`; it is bounded by the number of rules and codes."""
+    """What the rules remember of one device. Start with `Memory()`; it is bounded by the window and the number of rules."""
 
     last: Sample | None = None
     throttled_ns: tuple[int, ...] = ()
+    """When the throttled samples of the window were taken."""
+    slowed: tuple[tuple[int, int], ...] = ()
+    """(when, what) the driver's counter of slowdown showed whenever it had risen: the newest value before the window first."""
+    narrow_since_ns: int | None = None
+    """Since when the PCIe link has been worse than it could be, in each sample."""
     spoken: Mapping[str, Spoken] = field(default_factory=dict)
-
-
-def judge_xid(memory: Memory, event: XidEvent, catalog: Catalog) -> tuple[Memory, Finding | None]:
-    """A finding, or None where the same code was told of a moment ago (by the other source, or in a storm)."""
-    key = f"xid:{event.code}"
-    before = memory.spoken.get(key)
-    since_ns = event.at_ns - before.at_ns if before else 0
-    if before and since_ns < before.quiet_ns:
-        return _spoke(memory, key, replace(before, suppressed=before.suppressed + 1)), None
-    storm = before is not None and since_ns < 2 * before.quiet_ns
-    quiet_ns = min(2 * before.quiet_ns, XID_QUIET_MOST_NS) if before and storm else XID_QUIET_NS
-    after = _spoke(memory, key, Spoken(event.at_ns, quiet_ns))
-    return after, _xid_finding(event, catalog, before.suppressed if before else 0)
 
 
 def judge_sample(memory: Memory, sample: Sample) -> tuple[Memory, tuple[Finding, ...]]:
     """Findings of all rules on one reading. The first reading of a device is a baseline for rules on changes."""
     since_ns = sample.at_ns - THROTTLE_WINDOW_NS
     hot = (*memory.throttled_ns, sample.at_ns) if _throttles(sample) else memory.throttled_ns
-    memory = replace(memory, throttled_ns=tuple(at_ns for at_ns in hot if at_ns > since_ns))
+    narrow_since_ns = memory.narrow_since_ns if memory.narrow_since_ns is not None else sample.at_ns
+    memory = replace(
+        memory,
+        throttled_ns=tuple(at_ns for at_ns in hot if since_ns < at_ns <= sample.at_ns),
+        slowed=_slowed(memory.slowed, sample, since_ns),
+        narrow_since_ns=min(narrow_since_ns, sample.at_ns) if _narrow(sample) else None,
+    )
     found = []
-    for key, finding in _fired(memory, sample):
-        before = memory.spoken.get(key)
-        if before is None or sample.at_ns - before.at_ns >= before.quiet_ns:
-            memory = _spoke(memory, key, Spoken(sample.at_ns, 0 if key == "ecc.uncorrected" else REPEAT_AFTER_NS))
+    for finding in _fired(memory, sample):
+        rule = finding.rule_id
+        before = memory.spoken.get(rule)
+        if before is None or not 0 <= sample.at_ns - before.at_ns < before.quiet_ns:
+            quiet_ns = 0 if rule == "ecc.uncorrected" else REPEAT_AFTER_NS
+            memory = replace(memory, spoken={**memory.spoken, rule: Spoken(sample.at_ns, quiet_ns)})
             found.append(finding)
     return replace(memory, last=sample), tuple(found)
 
 
-def _fired(memory: Memory, sample: Sample) -> Iterator[tuple[str, Finding]]:
+def _fired(memory: Memory, sample: Sample) -> Iterator[Finding]:
     last = memory.last
+    if sample.recovery_action:
+        yield _recovery(sample, sample.recovery_action)
     rose = _rise(last.ecc_uncorrected if last else None, sample.ecc_uncorrected)
     if rose:
         summary = f"{rose} more uncorrectable memory errors"
@@ -111,40 +117,79 @@ def _fired(memory: Memory, sample: Sample) -> Iterator[tuple[str, Finding]]:
     if sample.remap_pending and not (last and last.remap_pending):
         summary = "a memory row waits for a reset to be remapped"
         yield _of("remap.pending", Advice.SUSPECT, sample, summary, {"remap_pending": True})
-    if len(memory.throttled_ns) >= THROTTLE_SAMPLES and _throttles(sample):
-        summary = f"{_throttles(sample)} in {len(memory.throttled_ns)} samples of the last minute"
-        evidence = {
-            "throttle_reasons": sample.throttle_reasons,
-            "samples": len(memory.throttled_ns),
-            "temperature_c": sample.temperature_c,
-            "power_w": sample.power_w,
-        }
-        yield _of("throttle.hardware", Advice.SUSPECT, sample, summary, evidence)
+    if sample.sram_threshold:
+        summary = "more uncorrectable SRAM errors than NVIDIA tolerates: the device needs replacement"
+        yield _of("sram.threshold", Advice.QUARANTINE, sample, summary, {"sram_threshold": True})
+    yield from _throttled(memory, sample)
+    if memory.narrow_since_ns is not None and sample.at_ns - memory.narrow_since_ns >= PCIE_LASTS_NS:
+        yield _pcie(sample)
 
 
-def _xid_finding(event: XidEvent, catalog: Catalog, repeats: int) -> Finding:
-    meaning = catalog.meanings.get(event.code)
-    evidence: Evidence = {"xid": event.code, "source": event.source, "repeats_before": repeats}
-    if meaning is None:
-        advice, summary = Advice.OBSERVE, f"Xid {event.code} is in no catalog: recorded only, look it up"
-        evidence |= {"known": False}
-    else:
-        advice, why = catalog.advise(meaning)
-        summary = f"Xid {event.code}: {meaning.name}"
-        evidence |= {"severity": meaning.severity, "class": meaning.fault_class, "action": meaning.action, "why": why}
-    return _finding("xid", advice, event.uuid, event.at_ns, summary, evidence)
+def _recovery(sample: Sample, value: int) -> Finding:
+    row = load().recoveries.get(value)
+    name = RecoveryAction(value).name if value in set(RecoveryAction) else str(value)
+    evidence: Evidence = {"recovery_action": value, "name": row.name if row else name, "authority": "driver"}
+    if row is None:
+        summary = f"the driver asks for recovery action {name}, which is in no table: recorded only"
+        return _of("recovery.action", Advice.OBSERVE, sample, summary, evidence)
+    summary = f"the driver asks for recovery action {row.name}"
+    return _of("recovery.action", row.advice, sample, summary, evidence | {"action": row.action, "why": row.why})
 
 
-def _of(rule: str, advice: Advice, sample: Sample, summary: str, evidence: Evidence) -> tuple[str, Finding]:
-    return rule, _finding(rule, advice, sample.uuid, sample.at_ns, summary, evidence)
+def _throttled(memory: Memory, sample: Sample) -> Iterator[Finding]:
+    counted_ns = memory.slowed[-1][1] - memory.slowed[0][1] if memory.slowed else 0
+    often = len(memory.throttled_ns) >= THROTTLE_SAMPLES and bool(_throttles(sample))
+    if not often and counted_ns < THROTTLED_NS:
+        return
+    what = _throttles(sample) or "hardware slowdown"
+    seen = f"in {len(memory.throttled_ns)} samples" if often else f"for {counted_ns / SECOND_NS:.1f} s"
+    evidence: Evidence = {
+        "throttle_reasons": sample.throttle_reasons,
+        "samples": len(memory.throttled_ns),
+        "throttled_s": round(counted_ns / SECOND_NS, 3) if memory.slowed else None,
+        "temperature_c": sample.temperature_c,
+        "power_w": sample.power_w,
+    }
+    yield _of("throttle.hardware", Advice.SUSPECT, sample, f"{what} {seen} of the last minute", evidence)
 
 
-def _finding(rule: str, advice: Advice, uuid: DeviceUuid, at_ns: int, summary: str, evidence: Evidence) -> Finding:
-    return Finding(rule, VERSIONS[rule], uuid, advice, at_ns, summary, evidence)
+def _slowed(slowed: tuple[tuple[int, int], ...], sample: Sample, since_ns: int) -> tuple[tuple[int, int], ...]:
+    """`slowed` with this sample, and no more of the time before the window than the value that it began with."""
+    if sample.throttle_ns is None:
+        return slowed
+    if slowed and (sample.throttle_ns < slowed[-1][1] or sample.at_ns < slowed[-1][0]):
+        slowed = ()  # the driver was loaded anew, or the clock was set back
+    same = bool(slowed) and sample.throttle_ns == slowed[-1][1]
+    kept = slowed if same else (*slowed, (sample.at_ns, sample.throttle_ns))
+    while len(kept) > 1 and kept[1][0] <= since_ns:
+        kept = kept[1:]
+    return kept
 
 
-def _spoke(memory: Memory, key: str, spoken: Spoken) -> Memory:
-    return replace(memory, spoken={**memory.spoken, key: spoken})
+def _pcie(sample: Sample) -> Finding:
+    now, most = (sample.pcie_width, sample.pcie_gen), (sample.pcie_width_max, sample.pcie_gen_max)
+    evidence: Evidence = {"width": now[0], "width_max": most[0], "gen": now[1], "gen_max": most[1]}
+    evidence["utilisation_pct"] = sample.utilisation_pct
+    summary = f"the PCIe link runs at {_words(*now)} of {_words(*most)}"
+    return _of("pcie.degraded", Advice.SUSPECT, sample, summary, evidence)
+
+
+def _words(width: int | None, gen: int | None) -> str:
+    return f"x{width} generation {gen}" if gen is not None else f"x{width}"
+
+
+def _narrow(sample: Sample) -> bool:
+    """Fewer lanes than device and slot can do; or a lower generation although the device is at work."""
+    fewer = _less(sample.pcie_width, sample.pcie_width_max)
+    return fewer or (_less(sample.pcie_gen, sample.pcie_gen_max) and (sample.utilisation_pct or 0) >= BUSY_PCT)
+
+
+def _less(now: int | None, most: int | None) -> bool:
+    return now is not None and most is not None and now < most
+
+
+def _of(rule: str, advice: Advice, sample: Sample, summary: str, evidence: Evidence) -> Finding:
+    return Finding(rule, VERSIONS[rule], sample.uuid, advice, sample.at_ns, summary, evidence)
 
 
 def _rise(before: int | None, now: int | None) -> int:

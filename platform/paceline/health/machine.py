@@ -1,7 +1,8 @@
 """The life of a device as a state machine. Pure: what must be done comes back as instructions. Chart: README.md.
 
 Placement may give out a HEALTHY device only. A device in any other state is held: Ray cannot give it out.
-QUARANTINED, REPAIR and RETIRED are left by an operator's hand only, never by age and never because samples look good.
+QUARANTINED and REPAIR are left by an operator's release or the end of a repair, and RETIRED never: not by age, and not
+because samples look good. The way back leads through probes. A restart that folds the stored stimuli again gets the same state.
 """
 
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from paceline.model.hardware import DeviceState
-from paceline.model.health import Advice, Finding
+from paceline.model.health import Advice, Finding, RepairAction
 from paceline.model.ids import DeviceUuid
 
 CLEAN_PROBES_WANTED: Final = 3
@@ -19,11 +20,14 @@ FIRST_PROBES_WANTED: Final = 1
 BAD_FINDINGS_LIMIT: Final = 3
 """SUSPECT findings that make a quarantine. A rule on a lasting condition speaks at most once a minute
 (`findings.REPEAT_AFTER_NS`), so this is minutes of heat, not one hot moment."""
+QUIET_NS: Final = 90 * 1_000_000_000
+"""A bad sign this young is not cleared by any number of clean probes: a rule on a lasting condition speaks once a minute, and
+must get the chance to speak again."""
 assert 1 <= FIRST_PROBES_WANTED <= CLEAN_PROBES_WANTED, "a suspicion must cost at least as much proof as none"
 assert BAD_FINDINGS_LIMIT >= 2, "one SUSPECT finding must not quarantine: that is what QUARANTINE advice is for"
 
 STICKY: Final = frozenset({DeviceState.QUARANTINED, DeviceState.REPAIR, DeviceState.RETIRED})
-"""Only an operator moves a device out of these."""
+"""No finding, reading or probe moves a device out of these."""
 _EXCLUDED: Final = STICKY | {DeviceState.DRAINING}
 """On the way out or out: new evidence and silence change nothing."""
 _UNDER_PROBE: Final = frozenset({DeviceState.PROBING, DeviceState.SUSPECT, DeviceState.PROBATION})
@@ -31,7 +35,7 @@ _UNDER_PROBE: Final = frozenset({DeviceState.PROBING, DeviceState.SUSPECT, Devic
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """State of one device. `clean_probes` and `bad_findings` count since it was HEALTHY last or was released."""
+    """State of one device. `clean_probes` and `bad_findings` count since it was HEALTHY last, was released or repaired."""
 
     uuid: DeviceUuid
     state: DeviceState
@@ -40,6 +44,10 @@ class Device:
     clean_probes: int = 0
     bad_findings: int = 0
     before_unknown: DeviceState | None = None
+    bad_ns: int = 0
+    """When the last of `bad_findings` came; 0: there is none."""
+    pardoned_ns: int = 0
+    """When the device was released or repaired last: older findings are about what it was before. 0: never."""
 
 
 # Stimuli: what can happen to a device.
@@ -63,12 +71,21 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """NVML hangs or fails on this device alone, while it answers for others. While that lasts, it is fed instead of Reported."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Missing:
     """NVML answered and does not show the device: it fell off the bus."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
+    """`finding.at_ns` is compared with times of `step`: a host's clock that is far off must be put right before."""
+
     finding: Finding
 
 
@@ -97,6 +114,21 @@ class HoldConfirmed:
 
 
 @dataclass(frozen=True, slots=True)
+class RepairStarted:
+    """Somebody has begun to repair the device, or has handed it over for that."""
+
+    action: RepairAction
+
+
+@dataclass(frozen=True, slots=True)
+class RepairEnded:
+    """`ok`: the repair did what it should; whether that helped is for the probes. A repair without an end must be ended as failed."""
+
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorQuarantine:
     reason: str
 
@@ -115,12 +147,15 @@ Stimulus = (
     Appeared
     | Reported
     | Silent
+    | Unreadable
     | Missing
     | Found
     | ProbeStarted
     | ProbePassed
     | ProbeFailed
     | HoldConfirmed
+    | RepairStarted
+    | RepairEnded
     | OperatorQuarantine
     | OperatorRelease
     | OperatorRetire
@@ -171,6 +206,8 @@ def step(device: Device, stimulus: Stimulus, now_ns: int) -> Outcome:
             return _seen(device, now_ns)
         case Silent(reason):
             return _silent(device, reason, now_ns)
+        case Unreadable(reason):
+            return _unreadable(device, reason, now_ns)
         case Missing():
             return _condemn(device, "not seen by NVML", now_ns)
         case Found(finding):
@@ -185,6 +222,10 @@ def step(device: Device, stimulus: Stimulus, now_ns: int) -> Outcome:
             if device.state is DeviceState.DRAINING:
                 return _enter(device, DeviceState.QUARANTINED, device.reason, now_ns), ()
             return device, ()
+        case RepairStarted(action):
+            return _repair(device, action, now_ns)
+        case RepairEnded(ok, reason):
+            return _repaired(device, ok, reason, now_ns)
         case OperatorQuarantine(reason):
             return _condemn(device, f"operator: {reason}", now_ns)
         case OperatorRelease(reason):
@@ -217,8 +258,24 @@ def why_not_release(device: Device) -> str | None:
             return f"the device is {device.state.value}, not quarantined"
 
 
+def why_not_repair(device: Device) -> str | None:
+    """Why a repair must not begin now, or None where it may: only what Ray can no longer give out may be reset or rebooted."""
+    match device.state:
+        case DeviceState.QUARANTINED:
+            return None
+        case DeviceState.DRAINING:
+            return f"the device is still being drained ({device.reason}): repair it once it is quarantined"
+        case DeviceState.REPAIR:
+            return f"a repair is going on: {device.reason}"
+        case _:
+            return f"the device is {device.state.value}, not quarantined"
+
+
 def probes_wanted(device: Device) -> int:
-    """Clean probes in a row that `device` still needs to be HEALTHY; 0 where probes do not lead there."""
+    """Clean probes in a row that `device` still needs to be HEALTHY; 0 where probes do not lead there.
+
+    One more is wanted for as long as the last bad sign is younger than QUIET_NS.
+    """
     if device.state not in _UNDER_PROBE:
         return 0
     unblemished = device.state is DeviceState.PROBING and device.bad_findings == 0
@@ -248,6 +305,21 @@ def _silent(device: Device, reason: str, now_ns: int) -> Outcome:
     return unknown, (Hold(device.uuid, reason),)
 
 
+def _unreadable(device: Device, reason: str, now_ns: int) -> Outcome:
+    """UNKNOWN like after silence; but it is the device's own doing, so it counts as a bad finding, once each time."""
+    if device.state in _EXCLUDED or device.state is DeviceState.NEW:
+        return device, ()
+    if device.state is not DeviceState.UNKNOWN:
+        marked, instructions = _suspect(device, reason, now_ns)
+        if marked.state in _EXCLUDED:
+            return marked, instructions
+        unknown = replace(_enter(marked, DeviceState.UNKNOWN, reason, now_ns), before_unknown=marked.state)
+        return unknown, (Hold(device.uuid, reason),)
+    if device.before_unknown is DeviceState.HEALTHY:
+        return _suspect(replace(device, reason=reason), reason, now_ns)
+    return replace(device, reason=reason), ()
+
+
 def _condemn(device: Device, reason: str, now_ns: int) -> Outcome:
     """Out of service, by the way of DRAINING where Ray may still have the device."""
     if device.state in _EXCLUDED:
@@ -261,8 +333,8 @@ def _condemn(device: Device, reason: str, now_ns: int) -> Outcome:
 def _found(device: Device, finding: Finding, now_ns: int) -> Outcome:
     if finding.uuid != device.uuid:
         raise ValueError(f"a finding on {finding.uuid} was given to {device.uuid}")
-    if device.state is DeviceState.PROBATION and finding.at_ns < device.since_ns:
-        return device, ()  # it came late: the operator released the device after it, and knew
+    if finding.at_ns < device.pardoned_ns:
+        return device, ()  # it came late: the device was released or repaired after it
     match finding.advice:
         case Advice.OBSERVE:
             return device, ()
@@ -278,7 +350,7 @@ def _suspect(device: Device, reason: str, now_ns: int) -> Outcome:
     """One more bad finding: it voids the clean probes so far, and is too much at BAD_FINDINGS_LIMIT."""
     if device.state in _EXCLUDED:
         return device, ()
-    marked = replace(device, clean_probes=0, bad_findings=device.bad_findings + 1)
+    marked = replace(device, clean_probes=0, bad_findings=device.bad_findings + 1, bad_ns=now_ns)
     if marked.bad_findings >= BAD_FINDINGS_LIMIT:
         return _condemn(marked, f"{reason} ({marked.bad_findings} bad findings)", now_ns)
     if device.state is DeviceState.HEALTHY:
@@ -293,10 +365,11 @@ def _passed(device: Device, now_ns: int) -> Outcome:
     wanted = probes_wanted(device)
     if wanted == 0:
         return device, ()
-    if wanted > 1:
+    restless = device.bad_findings > 0 and now_ns - device.bad_ns < QUIET_NS
+    if wanted > 1 or restless:
         return replace(device, clean_probes=device.clean_probes + 1), (Probe(device.uuid),)
     reason = "measured" if device.state is DeviceState.PROBING else f"{device.clean_probes + 1} clean probes"
-    clean = replace(device, clean_probes=0, bad_findings=0)
+    clean = replace(device, clean_probes=0, bad_findings=0, bad_ns=0)
     return _enter(clean, DeviceState.HEALTHY, reason, now_ns), (Unhold(device.uuid),)
 
 
@@ -312,9 +385,28 @@ def _failed(device: Device, reason: str, now_ns: int) -> Outcome:
 def _release(device: Device, reason: str, now_ns: int) -> Outcome:
     if why_not_release(device) is not None:
         return device, ()
-    fresh = replace(device, clean_probes=0, bad_findings=0)
-    probation = _enter(fresh, DeviceState.PROBATION, f"released by operator: {reason}", now_ns)
-    return probation, (Probe(device.uuid),)
+    return _on_probation(device, f"released by operator: {reason}", now_ns)
+
+
+def _repair(device: Device, action: RepairAction, now_ns: int) -> Outcome:
+    if why_not_repair(device) is not None:
+        return device, ()
+    return _enter(device, DeviceState.REPAIR, f"{action.value} for: {device.reason}", now_ns), ()
+
+
+def _repaired(device: Device, ok: bool, reason: str, now_ns: int) -> Outcome:
+    if device.state is not DeviceState.REPAIR:
+        return device, ()  # an operator has released or retired it meanwhile
+    if ok:
+        return _on_probation(device, f"repaired: {reason}", now_ns)
+    reason = f"repair failed: {reason}"
+    return _enter(device, DeviceState.QUARANTINED, reason, now_ns), (Hold(device.uuid, reason),)
+
+
+def _on_probation(device: Device, reason: str, now_ns: int) -> Outcome:
+    """Let the device prove itself, with a clean slate. It stays held."""
+    fresh = replace(device, clean_probes=0, bad_findings=0, bad_ns=0, pardoned_ns=now_ns)
+    return _enter(fresh, DeviceState.PROBATION, reason, now_ns), (Probe(device.uuid),)
 
 
 def _retire(device: Device, reason: str, now_ns: int) -> Outcome:

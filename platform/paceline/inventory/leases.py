@@ -4,7 +4,7 @@ import secrets
 
 from sqlalchemy import select, update
 
-from paceline.inventory.tables import AttemptRow, DeviceRow, LeaseDeviceRow, LeaseRow
+from paceline.inventory.tables import AttemptRow, DeviceRow, HostRow, LeaseDeviceRow, LeaseRow
 from paceline.inventory.unit import Unit
 from paceline.model.errors import BadRequest, Conflict, NotFound
 from paceline.model.events import EventKind
@@ -178,9 +178,16 @@ def _devices(unit: Unit, uuids: tuple[DeviceUuid, ...]) -> list[DeviceRow]:
 
 
 def _check_devices(unit: Unit, uuids: tuple[DeviceUuid, ...], own: set[str]) -> None:
-    for row in _devices(unit, uuids):
+    found = _devices(unit, uuids)
+    hosts = select(HostRow).where(HostRow.host.in_({row.host for row in found}), HostRow.cordoned_ns > 0)
+    cordoned = {host.host: host.cordon_reason for host in unit.session.scalars(hosts)}
+    for row in found:
         if row.state != DeviceState.HEALTHY.value:
             raise Conflict("PL-REV-001", f"{row.uuid} is {row.state} now: {row.reason}", PLAN_AGAIN)
+        if row.cordoned_ns:
+            raise Conflict("PL-REV-001", f"{row.uuid} is cordoned now: {row.cordon_reason}", PLAN_AGAIN)
+        if row.host in cordoned:
+            raise Conflict("PL-REV-001", f"its node {row.host} is cordoned now: {cordoned[row.host]}", PLAN_AGAIN)
     _check_free(unit, uuids, own)
 
 

@@ -1,18 +1,20 @@
 """Lives of raylets: who reports, whom Ray calls alive, who fell silent."""
 
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
 from sqlalchemy import delete, select
 
 from paceline.health import machine
-from paceline.inventory import devices
-from paceline.inventory.tables import DeviceRow, HostRow, NodeRow, ReportSeenRow
+from paceline.inventory import alerts, devices, leases, verdicts
+from paceline.inventory.tables import DeviceRow, HostRow, LeaseDeviceRow, LeaseRow, NodeRow, ReportSeenRow
 from paceline.inventory.unit import Unit
 from paceline.model.events import EventKind
 from paceline.model.hardware import NodeState
-from paceline.model.health import NodeReport
-from paceline.model.ids import EventId
+from paceline.model.health import NodeFinding, NodeReport
+from paceline.model.ids import DeviceUuid, EventId
 from paceline.sdk.rows import AliveNode
+from paceline.sdk.rows_health import AlertKind, VerdictMode
 
 SECOND_NS: Final = 1_000_000_000
 REPORT_PERIOD_S: Final = 1
@@ -22,8 +24,21 @@ SILENT_S: Final = 10
 its imports) and for a full garbage collection on the host; short enough that no gang is planned onto a machine that hangs."""
 JOIN_GRACE_S: Final = 6
 """Ray's list of nodes is taken every 2 s; a raylet younger than three lists may not be in it yet."""
+LATE_QUIET_S: Final = 7 * 24 * 3600
+"""A drain that is late is told once."""
 assert SILENT_S >= 5 * REPORT_PERIOD_S, "a few lost reports must not make a node UNKNOWN"
 assert JOIN_GRACE_S < SILENT_S, "a node that never reports must not hide behind its youth"
+
+
+_OPEN: Final[dict[str, Any]] = {
+    "cordoned_ns": 0,
+    "cordon_reason": "",
+    "cordon_by": "",
+    "cordon_event": 0,
+    "drain_deadline_ns": 0,
+    "drained_ns": 0,
+}
+"""A host that is not cordoned."""
 
 
 def entity(host: str) -> str:
@@ -43,29 +58,47 @@ def reporting(unit: Unit, report: NodeReport) -> NodeRow | None:
     _take_host(unit, report, host)
     node.host, node.address = report.host.host, report.host.address
     node.reported_ns = unit.now_ns
-    if node.state in (NodeState.JOINING.value, NodeState.LOST.value):
-        _enter(unit, node, NodeState.READY, "reports")
-    elif node.reason != "reports":
-        node.reason = "reports"
-        unit.touch()
+    _settle(unit, node, unit.session.get_one(HostRow, report.host.host))
     return node
+
+
+def _settle(unit: Unit, node: NodeRow, host: HostRow) -> None:
+    """A life that reports is READY, unless its host is cordoned: that outlives the raylet."""
+    state, reason = settled(host)
+    if node.state != state.value:
+        enter(unit, node, state, reason)
+    elif node.reason != reason:
+        node.reason = reason
+        unit.touch()
+
+
+def settled(host: HostRow) -> tuple[NodeState, str]:
+    """State of a node of `host` that reports, and why."""
+    if not host.cordoned_ns:
+        return NodeState.READY, "reports"
+    why = f"{host.cordon_by}: {host.cordon_reason}"
+    if not host.drain_deadline_ns:
+        return NodeState.CORDONED, why
+    return (NodeState.CORDONED, f"drained ({why})") if host.drained_ns else (NodeState.DRAINING, why)
 
 
 def _take_host(unit: Unit, report: NodeReport, host: HostRow | None) -> None:
     facts = report.host
     if host is None:
-        host = HostRow(host=facts.host, first_seen_ns=unit.now_ns, node_id=report.node_id)
+        host = HostRow(host=facts.host, first_seen_ns=unit.now_ns, node_id=report.node_id, **_OPEN)
         unit.session.add(host)
         unit.touch()
     elif host.node_id != report.node_id:
         before = unit.session.get(NodeRow, host.node_id)
         if before is not None and before.state != NodeState.LOST.value:
             before.alive = False
-            _enter(unit, before, NodeState.LOST, "its host has started another raylet")
+            enter(unit, before, NodeState.LOST, "its host has started another raylet")
         host.node_id = report.node_id
         unit.touch()
     host.address, host.boot_id, host.simulated = facts.address, facts.boot_id, facts.simulated
-    host.seen_ns = unit.now_ns
+    host.nvswitch, host.seen_ns = facts.nvswitch, unit.now_ns
+    if report.agent is not None:
+        host.agent, host.agent_ns = asdict(report.agent), unit.now_ns
 
 
 def alive(unit: Unit, listed: list[AliveNode], at_ns: int) -> None:
@@ -76,14 +109,14 @@ def alive(unit: Unit, listed: list[AliveNode], at_ns: int) -> None:
         row = known.get(node_id) or _join(unit, node_id, node.host_hint, node.address)
         row.alive, row.alive_ns = True, unit.now_ns
         if row.state == NodeState.LOST.value and _is_present(unit, row):
-            _enter(unit, row, NodeState.JOINING, "Ray lists it again")
+            enter(unit, row, NodeState.JOINING, "Ray lists it again")
     for row in known.values():
         young = at_ns - row.joined_ns < JOIN_GRACE_S * SECOND_NS
         if row.node_id in named or young or (row.state == NodeState.LOST.value and not row.alive):
             continue
         row.alive = False
         if row.state != NodeState.LOST.value:
-            _enter(unit, row, NodeState.LOST, "Ray no longer calls it alive")
+            enter(unit, row, NodeState.LOST, "Ray no longer calls it alive")
         silence(unit, row, "its node is lost: Ray no longer calls it alive", EventId(row.event_id))
 
 
@@ -99,7 +132,7 @@ def sweep(unit: Unit, listening_since_ns: int) -> None:
         if row.reason == reason and row.alive:
             continue
         if unit.now_ns - max(row.alive_ns, heard) >= SILENT_S * SECOND_NS:
-            _enter(unit, row, NodeState.LOST, f"{reason}, and Ray's list of nodes does not name it")
+            enter(unit, row, NodeState.LOST, f"{reason}, and Ray's list of nodes does not name it")
         else:
             row.reason = reason
             row.event_id = unit.event(
@@ -107,6 +140,10 @@ def sweep(unit: Unit, listening_since_ns: int) -> None:
             )
             unit.touch()
         silence(unit, row, reason, EventId(row.event_id))
+    for host in unit.session.scalars(
+        select(HostRow).where(HostRow.drain_deadline_ns > 0, HostRow.drained_ns == 0).order_by(HostRow.host)
+    ).all():
+        drain_on(unit, host)
     old = unit.now_ns - 3600 * SECOND_NS
     unit.session.execute(delete(ReportSeenRow).where(ReportSeenRow.at_ns < old))
 
@@ -118,6 +155,92 @@ def silence(unit: Unit, node: NodeRow, reason: str, cause: devices.Cause) -> Non
     ).all()
     for row in rows:
         devices.apply(unit, row, machine.Silent(reason), cause)
+
+
+# ── cordons ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cordon(unit: Unit, host: HostRow, reason: str, by: str, event: EventId, deadline_ns: int = 0) -> None:
+    """Nothing new is placed on the host. With a deadline the work on it must move by then, the way that it leaves a bad device."""
+    host.cordoned_ns = host.cordoned_ns or unit.now_ns
+    host.cordon_reason, host.cordon_by, host.cordon_event = reason, by, event
+    host.drain_deadline_ns, host.drained_ns = deadline_ns, 0
+    unit.touch()
+    _show(unit, host)
+    if deadline_ns:
+        drain_on(unit, host)
+
+
+def uncordon(unit: Unit, host: HostRow, event: EventId) -> None:
+    """The host may be used again. Work that was told to move, moves."""
+    for name, value in _OPEN.items():
+        setattr(host, name, value)
+    host.cordon_event = event
+    unit.touch()
+    _show(unit, host)
+
+
+def drain_on(unit: Unit, host: HostRow) -> None:
+    """Tell each lease on the host to move; once none is left, the drain is done. Safe to repeat: it looks at what is there."""
+    seats = (
+        select(DeviceRow.uuid, LeaseRow.moving_cause)
+        .join(LeaseDeviceRow, LeaseDeviceRow.uuid == DeviceRow.uuid)
+        .join(LeaseRow, LeaseRow.lease_id == LeaseDeviceRow.lease_id)
+        .where(DeviceRow.host == host.host, LeaseDeviceRow.held)
+    )
+    left = unit.session.execute(seats.order_by(DeviceRow.uuid)).all()
+    if not left:
+        host.drained_ns = unit.now_ns
+        _show(unit, host)
+        return
+    reason = f"{host.host} is drained by {host.cordon_by}: {host.cordon_reason}"
+    for uuid, moving in left:
+        if not moving:
+            leases.move(unit, DeviceUuid(uuid), EventId(host.cordon_event), reason)
+    if unit.now_ns > host.drain_deadline_ns:
+        summary = (
+            f"the deadline of the drain of {host.host} has passed, and {len(left)} of its devices are still leased"
+        )
+        key = f"drain:{host.host}:{host.drain_deadline_ns}"
+        body = {"host": host.host, "devices": len(left), "reason": host.cordon_reason}
+        alerts.tell(unit, AlertKind.DRAIN_LATE, entity(host.host), summary, host.cordon_event, body, key, LATE_QUIET_S)
+
+
+def _show(unit: Unit, host: HostRow) -> None:
+    """Bring the state of the host's present raylet in line with its cordon; one that is lost stays lost."""
+    node = unit.session.get(NodeRow, host.node_id)
+    if node is not None and node.state not in (NodeState.JOINING.value, NodeState.LOST.value):
+        state, reason = settled(host)
+        if (node.state, node.reason) != (state.value, reason):
+            enter(unit, node, state, reason, host.cordon_event)
+
+
+def advised(unit: Unit, host: HostRow, finding: NodeFinding, event: EventId, shadow: bool) -> None:
+    """A rule asks for a cordon of the host: carried out, unless the rule is on trial or the circuit breaker holds. Told once."""
+    node = unit.session.get_one(NodeRow, host.node_id)
+    if host.cordoned_ns:
+        return
+    held = None if shadow else verdicts.why_node_held(unit)
+    if not shadow and held is None:
+        state = node.state
+        cordon(unit, host, finding.summary, f"rule {finding.rule_id}", event)
+        verdicts.write_node(unit, host.host, finding, VerdictMode.ENFORCE, state, finding.summary, event)
+        summary = f"{host.host} is cordoned by rule {finding.rule_id}: {finding.summary}"
+        body = {"host": host.host, "rule": finding.rule_id}
+        alerts.tell(unit, AlertKind.NODE_CORDONED, entity(host.host), summary, event, body)
+        return
+    mode = VerdictMode.SHADOW if shadow else VerdictMode.HELD
+    if verdicts.told_already(unit, "", host.host, finding.rule_id, mode, node.since_ns):
+        return
+    reason = finding.summary + (f"; {held}" if held else "")
+    verdicts.write_node(unit, host.host, finding, mode, node.state, reason, event)
+    if held:
+        summary = f"{host.host} stays {node.state}, though {finding.rule_id} says: {finding.summary}. {held}"
+        key = f"breaker:{verdicts.NODES}"
+        alerts.tell(unit, AlertKind.BREAKER_HELD, entity(host.host), summary, event, {}, key, devices.BREAKER_QUIET_S)
+
+
+# ── small things ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def first_time(unit: Unit, report: NodeReport) -> bool:
@@ -159,8 +282,8 @@ def _join(unit: Unit, node_id: str, host: str, address: str) -> NodeRow:
     return row
 
 
-def _enter(unit: Unit, row: NodeRow, state: NodeState, reason: str) -> None:
+def enter(unit: Unit, row: NodeRow, state: NodeState, reason: str, cause: int = 0) -> None:
     row.state, row.reason, row.since_ns = state.value, reason, unit.now_ns
     body = {"node_id": row.node_id, "reason": reason}
-    row.event_id = unit.event(EventKind.NODE, entity(row.host), f"{state.value}: {reason}", row.event_id, body)
+    row.event_id = unit.event(EventKind.NODE, entity(row.host), f"{state.value}: {reason}", cause or row.event_id, body)
     unit.touch()

@@ -1,7 +1,7 @@
 """Questions to the inventory. Each is answered from one moment of the database."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
@@ -24,6 +24,10 @@ from paceline.model.ids import DeviceUuid, EventId, HostName, LeaseId, NodeId
 from paceline.model.plan import DeviceView, FleetSnapshot, LeaseView, NodeView
 from paceline.sdk import rows
 
+CORDONED_LOOKS: Final = {True: DeviceState.QUARANTINED, False: DeviceState.DRAINING}
+"""To placement a cordoned device that is well looks like one that is on its way out, and once it is held like one that is out: Ray must
+not give it out, it is not probed, and the work on it goes on unless its lease is told to move."""
+
 
 def revision(session: Session) -> int:
     return session.scalars(select(MetaRow.revision).where(MetaRow.id == 1)).one()
@@ -34,6 +38,7 @@ def fleet(session: Session) -> FleetSnapshot:
     holders = _holders(session)
     leases = session.scalars(select(LeaseRow).where(LeaseRow.held).order_by(LeaseRow.lease_id)).all()
     gangs = seats(session, [lease.lease_id for lease in leases])
+    cordoned = set(session.scalars(select(HostRow.host).where(HostRow.cordoned_ns > 0)))
     return FleetSnapshot(
         revision=revision(session),
         nodes=tuple(
@@ -46,7 +51,7 @@ def fleet(session: Session) -> FleetSnapshot:
                 node_id=NodeId(d.node_id),
                 index=d.index,
                 sku=d.sku,
-                state=DeviceState(d.state),
+                state=_looks(d, d.host in cordoned),
                 score=d.score,
                 lease_id=holders[d.uuid].lease_id if d.uuid in holders else None,
                 cause_id=EventId(d.cause_id),
@@ -58,6 +63,12 @@ def fleet(session: Session) -> FleetSnapshot:
             for x in leases
         ),
     )
+
+
+def _looks(row: DeviceRow, on_cordoned: bool) -> DeviceState:
+    if row.state == DeviceState.HEALTHY.value and (row.cordoned_ns or on_cordoned):
+        return CORDONED_LOOKS[row.held]
+    return DeviceState(row.state)
 
 
 def _in_service() -> Select[DeviceRow]:
@@ -101,48 +112,61 @@ def hosts(session: Session) -> list[rows.HostRow]:
     """Hosts that have reported, by name."""
     holders = _holders(session)
     devices = session.scalars(_in_service()).all()
-    found = []
-    for host, node in session.execute(
-        select(HostRow, NodeRow).join(NodeRow, NodeRow.node_id == HostRow.node_id).order_by(HostRow.host)
-    ):
-        mine = [d for d in devices if d.host == host.host]
-        found.append(
-            rows.HostRow(
-                host=HostName(host.host),
-                address=host.address,
-                boot_id=host.boot_id,
-                simulated=host.simulated,
-                node_id=NodeId(node.node_id),
-                state=NodeState(node.state),
-                reason=node.reason,
-                since_ns=node.since_ns,
-                reported_ns=node.reported_ns,
-                devices=len(mine),
-                healthy=sum(d.state == DeviceState.HEALTHY.value for d in mine),
-                leased=sum(d.uuid in holders for d in mine),
-            )
-        )
-    return found
+    present = select(HostRow, NodeRow).join(NodeRow, NodeRow.node_id == HostRow.node_id).order_by(HostRow.host)
+    return [
+        _host(host, node, [d for d in devices if d.host == host.host], holders)
+        for host, node in session.execute(present)
+    ]
+
+
+def _host(host: HostRow, node: NodeRow, devices: Sequence[DeviceRow], holders: dict[str, Holder]) -> rows.HostRow:
+    counts: dict[str, Any] = {
+        "node_id": NodeId(node.node_id),
+        "devices": len(devices),
+        "healthy": sum(d.state == DeviceState.HEALTHY.value for d in devices),
+        "leased": sum(d.uuid in holders for d in devices),
+    }
+    of_node = {name: getattr(node, name) for name in ("state", "reason", "since_ns", "reported_ns")}
+    left = rows.HostRow.model_fields.keys() - counts.keys() - of_node.keys()
+    return rows.HostRow.model_validate({name: getattr(host, name) for name in left} | counts | of_node)
 
 
 def devices(session: Session) -> list[rows.DeviceRow]:
     """All devices that were ever seen, retired ones too, by host and index."""
-    holders = _holders(session)
+    holders, fastest = _holders(session), _fastest(session)
     all_rows = session.scalars(select(DeviceRow).order_by(DeviceRow.host, DeviceRow.index, DeviceRow.uuid))
-    return [_device(row, holders.get(row.uuid)) for row in all_rows]
+    return [_device(row, holders.get(row.uuid), fastest.get(row.sku)) for row in all_rows]
+
+
+def _fastest(session: Session, sku: str = "") -> dict[str, float]:
+    """The least score of each cohort: that of its fastest device."""
+    scored = select(DeviceRow.sku, func.min(DeviceRow.score)).where(
+        DeviceRow.state != DeviceState.RETIRED.value, DeviceRow.score.is_not(None)
+    )
+    scored = scored.where(DeviceRow.sku == sku) if sku else scored
+    return {cohort: least for cohort, least in session.execute(scored.group_by(DeviceRow.sku)) if least is not None}
 
 
 def device(session: Session, uuid: str) -> rows.DeviceRow:
     row = session.get(DeviceRow, uuid)
     if row is None:
         raise no_such_device(uuid)
-    return _device(row, _holders(session).get(uuid))
+    return _device(row, _holders(session).get(uuid), _fastest(session, row.sku).get(row.sku))
 
 
-def _device(row: DeviceRow, holder: Holder | None) -> rows.DeviceRow:
-    lease = {"lease_id": holder.lease_id if holder else "", "attempt_id": holder.attempt_id if holder else ""}
-    values = {name: getattr(row, name) for name in rows.DeviceRow.model_fields if name not in lease}
-    return rows.DeviceRow.model_validate(values | lease)
+def first_seen_ns(session: Session, uuid: str) -> int:
+    row = session.get(DeviceRow, uuid)
+    if row is None:
+        raise no_such_device(uuid)
+    return row.first_seen_ns
+
+
+def _device(row: DeviceRow, holder: Holder | None, fastest: float | None) -> rows.DeviceRow:
+    spread = 1 - fastest / row.score if fastest is not None and row.score else None
+    extra: dict[str, Any] = {"lease_id": holder.lease_id if holder else "", "spread": spread}
+    extra |= {"attempt_id": holder.attempt_id if holder else ""}
+    values = {name: getattr(row, name) for name in rows.DeviceRow.model_fields if name not in extra}
+    return rows.DeviceRow.model_validate(values | extra)
 
 
 def leases(session: Session, limit: int) -> list[rows.LeaseRow]:

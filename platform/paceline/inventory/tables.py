@@ -1,38 +1,26 @@
 """The tables. Times are unix nanoseconds; states are strings; history never has a foreign key to a row that may be deleted.
 
-Kept for good: events, measurements, scores, xids, leases, jobs, attempts, checkpoints. Kept short: samples (raw) and their
-roll-up by the minute; `samples.py` says how long.
+Kept for good: events, measurements, scores, xids, leases, jobs, attempts, checkpoints, stimuli, verdicts, repairs. Kept short: samples
+(raw) and their roll-up by the minute, alerts; `samples.py` and `alerts.py` say how long. The tables of health are in `tables_health.py`.
 """
 
-from typing import Any, ClassVar, Final
+from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint, text
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import ForeignKey, Index, Integer, String, Text, UniqueConstraint, false, text
+from sqlalchemy.orm import Mapped, mapped_column
 
-BigKey: Final = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite numbers rows by itself only if the key is spelt INTEGER."""
-Json: Final = JSON().with_variant(JSONB, "postgresql")
-Name: Final = String()
-State: Final = String(24)
+from paceline.inventory.base import Base, BigKey, Json, State
+from paceline.inventory.tables_health import (
+    AlertRow,
+    AlertTargetRow,
+    LinkRow,
+    RepairRow,
+    SightingRow,
+    StimulusRow,
+    VerdictRow,
+)
 
-NAMING: Final = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_name)s",
-    "pk": "pk_%(table_name)s",
-}
-
-
-class Base(DeclarativeBase):
-    metadata = MetaData(naming_convention=NAMING)
-    type_annotation_map: ClassVar[dict[Any, Any]] = {
-        int: BigInteger,
-        str: Name,
-        dict[str, Any]: Json,
-        list[str]: Json,
-        list[float]: Json,
-    }
+__all__ = ["AlertRow", "AlertTargetRow", "Base", "LinkRow", "RepairRow", "SightingRow", "StimulusRow", "VerdictRow"]
 
 
 class MetaRow(Base):
@@ -55,6 +43,21 @@ class HostRow(Base):
     node_id: Mapped[str]
     first_seen_ns: Mapped[int]
     seen_ns: Mapped[int]
+    nvswitch: Mapped[bool] = mapped_column(default=False, server_default=false())
+
+    cordoned_ns: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Since when nothing new is placed on the host; 0: it is not cordoned. It outlives the raylet."""
+    cordon_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
+    cordon_by: Mapped[str] = mapped_column(default="", server_default="")
+    """Who cordoned it: the name of a token, or `rule <id>`."""
+    cordon_event: Mapped[int] = mapped_column(default=0, server_default="0")
+    drain_deadline_ns: Mapped[int] = mapped_column(default=0, server_default="0")
+    """The work on it must move by then; 0: it may stay. Kept until the host is given back."""
+    drained_ns: Mapped[int] = mapped_column(default=0, server_default="0")
+
+    agent: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """`model.health.AgentStats`, as last told."""
+    agent_ns: Mapped[int] = mapped_column(default=0, server_default="0")
 
 
 class NodeRow(Base):
@@ -99,9 +102,15 @@ class DeviceRow(Base):
     clean_probes: Mapped[int] = mapped_column(Integer, default=0)
     bad_findings: Mapped[int] = mapped_column(Integer, default=0)
     before_unknown: Mapped[str | None] = mapped_column(State)
+    bad_ns: Mapped[int] = mapped_column(default=0, server_default="0")
+    pardoned_ns: Mapped[int] = mapped_column(default=0, server_default="0")
     cause_id: Mapped[int] = mapped_column(default=0)
     held: Mapped[bool] = mapped_column(default=False)
     """Placement has checked that Ray cannot give the device out."""
+    cordoned_ns: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Since when an operator keeps the device from new work, whatever its health; 0: he does not."""
+    cordon_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
+    cordon_by: Mapped[str] = mapped_column(default="", server_default="")
 
     score: Mapped[float | None]
     noise: Mapped[float | None]
@@ -123,6 +132,13 @@ class SampleRow(Base):
     remap_failed: Mapped[bool | None]
     throttle_reasons: Mapped[int | None]
     process_count: Mapped[int | None]
+    recovery_action: Mapped[int | None]
+    sram_threshold: Mapped[bool | None]
+    pcie_gen: Mapped[int | None]
+    pcie_width: Mapped[int | None]
+    pcie_gen_max: Mapped[int | None]
+    pcie_width_max: Mapped[int | None]
+    throttle_ns: Mapped[int | None]
     __table_args__ = (Index(None, "at_ns"),)
 
 
@@ -155,12 +171,18 @@ class XidRow(Base):
     code: Mapped[int] = mapped_column(Integer)
     at_ns: Mapped[int]
     source: Mapped[str] = mapped_column(State)
+    boot: Mapped[str] = mapped_column(default="", server_default="")
+    """The life of the health actor that told of it first."""
+    detail: Mapped[str] = mapped_column(Text, default="", server_default="")
     event_id: Mapped[int]
     __table_args__ = (UniqueConstraint("uuid", "code", "at_ns", "source"),)
 
 
 class FindingRow(Base):
-    """The last time that a rule fired on a device: a finding that holds is one event, not one a second."""
+    """The last time that a rule fired on a device: a finding that holds is one event, not one a second.
+
+    `uuid` is `node:<host>` for a rule that fired on the machine.
+    """
 
     __tablename__ = "findings"
     uuid: Mapped[str] = mapped_column(primary_key=True)
@@ -183,13 +205,16 @@ class MeasurementRow(Base):
     version: Mapped[int] = mapped_column(Integer)
     at_ns: Mapped[int]
     sku: Mapped[str]
+    workload: Mapped[str] = mapped_column(State, default="compute", server_default="compute")
     repetitions_s: Mapped[list[float]]
+    conditions: Mapped[dict[str, Any]] = mapped_column(Json, default=dict, server_default="{}")
     ok: Mapped[bool]
     error: Mapped[str] = mapped_column(Text)
     event_id: Mapped[int]
     __table_args__ = (
         UniqueConstraint("uuid", "benchmark", "version", "at_ns"),
         Index(None, "sku", "benchmark", "version", "at_ns"),
+        Index(None, "uuid", "at_ns"),
     )
 
 
@@ -201,12 +226,40 @@ class ScoreRow(Base):
     uuid: Mapped[str]
     at_ns: Mapped[int]
     benchmark: Mapped[str]
+    workload: Mapped[str] = mapped_column(State, default="compute", server_default="compute")
     score: Mapped[float]
     noise: Mapped[float]
     samples: Mapped[int] = mapped_column(Integer)
     cohort: Mapped[str]
     cohort_size: Mapped[int] = mapped_column(Integer)
+    drift: Mapped[float | None]
     __table_args__ = (Index(None, "uuid", "at_ns"),)
+
+
+class DeviceScoreRow(Base):
+    """The present score of a device in one class of work. `scored_ns` is when the device was measured last: the score's age."""
+
+    __tablename__ = "device_scores"
+    uuid: Mapped[str] = mapped_column(primary_key=True)
+    workload: Mapped[str] = mapped_column(State, primary_key=True)
+    benchmark: Mapped[str]
+    version: Mapped[int] = mapped_column(Integer)
+    score: Mapped[float]
+    noise: Mapped[float]
+    """Within the last probe: relative median absolute deviation of its repetitions."""
+    mad: Mapped[float | None]
+    """From probe to probe: relative median absolute deviation of the device's last scores. NULL before there are three."""
+    n: Mapped[int] = mapped_column(Integer)
+    """Scores that `mad` and `repeatability` rest on."""
+    repeatability: Mapped[float | None]
+    """Two probes of an unchanged device differ by less than this in 95 of 100 cases (ISO 5725: 2.8 sigma), as a fraction."""
+    drift: Mapped[float | None]
+    scored_ns: Mapped[int]
+
+    baseline_s: Mapped[float | None]
+    """Median time of the device's first probes by this version of the benchmark, seconds: what drift is measured against."""
+    baseline_sigma: Mapped[float | None]
+    baseline_n: Mapped[int] = mapped_column(Integer, default=0)
 
 
 class LeaseRow(Base):

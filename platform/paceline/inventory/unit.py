@@ -1,22 +1,25 @@
 """One command against the inventory: one transaction, its events, and at most one step of the revision."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from paceline.health.rules import Rule
 from paceline.inventory.tables import Base, EventRow, MetaRow
 from paceline.model.events import EventKind
 from paceline.model.ids import NO_CAUSE, EventId
 
 
 class Unit:
-    """An open writing transaction at `now_ns`. Created by `Store` only, after the meta row was locked."""
+    """An open writing transaction at `now_ns`, under `rules`. Created by `Store` only, after the meta row was locked."""
 
-    def __init__(self, session: Session, now_ns: int) -> None:
+    def __init__(self, session: Session, now_ns: int, rules: Mapping[str, Rule]) -> None:
         self.session = session
         self.now_ns = now_ns
+        self.rules = rules
         self._changed = False
 
     def event(

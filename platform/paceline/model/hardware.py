@@ -1,7 +1,7 @@
 """What a machine says about itself: facts, samples, Xid events, and the states Paceline gives to it."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 from paceline.model.ids import DeviceUuid, HostName
 
@@ -66,6 +66,31 @@ class Sample:
     remap_failed: bool | None
     throttle_reasons: int | None
     process_count: int | None
+    recovery_action: int | None = None
+    """What the driver itself asks for (NVML field 230, drivers from 570): see `RecoveryAction`."""
+    sram_threshold: bool | None = None
+    """The SRAM has had more uncorrectable errors than NVIDIA tolerates: the device is to be replaced."""
+    pcie_gen: int | None = None
+    """Now; an idle device lowers it to save power."""
+    pcie_width: int | None = None
+    pcie_gen_max: int | None = None
+    """What the device and its slot can do together."""
+    pcie_width_max: int | None = None
+    throttle_ns: int | None = None
+    """Time in hardware slowdown (heat and power brake), counted by the driver since it was loaded."""
+
+
+class RecoveryAction(IntEnum):
+    """nvml.h, nvmlDeviceGpuRecoveryAction_t."""
+
+    NONE = 0
+    GPU_RESET = 1
+    NODE_REBOOT = 2
+    DRAIN_P2P = 3
+    DRAIN_AND_RESET = 4
+    RECOVER_IMEX_DOMAIN = 5
+    BUS_RESET = 6
+    SYSTEM_REBOOT = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +101,25 @@ class XidEvent:
     code: int
     at_ns: int
     source: str
+    detail: str = ""
+    """The text of the kernel's line behind the code, at most 300 characters; empty from NVML."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSample:
+    """One physical port of the machine, from /sys. None where the port does not say, or where its counter is full."""
+
+    name: str
+    """mlx5_0/1 (InfiniBand: device and port), eth0."""
+    kind: str
+    """ib or ethernet."""
+    at_ns: int
+    up: bool
+    rate_gbps: float | None
+    link_downed: int | None
+    """How often the port went down, counted since its driver was loaded."""
+    errors: int | None
+    """Symbol and receive errors, counted since the driver was loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +130,5 @@ class HostFacts:
     address: str
     boot_id: str
     simulated: bool
+    nvswitch: bool = False
+    """The machine has NVSwitches: the reset of one GPU takes the whole partition."""

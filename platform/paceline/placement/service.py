@@ -6,26 +6,24 @@ Its memory is a cache; what matters is SQL behind the control API and the named 
 """
 
 import asyncio
-import functools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import ray
 import structlog
 
-from paceline.benchmark import launcher
 from paceline.model.errors import Conflict, PacelineError, Unreachable
 from paceline.model.hardware import DeviceState, NodeState
 from paceline.model.ids import NO_CAUSE, DeviceUuid, EventId, LeaseId, NodeId
-from paceline.model.measurement import Measurement
+from paceline.model.measurement import DeviceScore, Measurement
 from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, Plan, Refusal
 from paceline.model.workload import FINAL_STATES, GangRequest, JobUpdate, RankPlace, RunState
 from paceline.placement import binding, owners, planner
 from paceline.placement.binding import Hold
 from paceline.placement.owners import MOVE_POLL_S, UNKNOWN_SILENT_S, Ending, OpenRun, Owners, RunKey, run_of
+from paceline.placement.prober import Prober
 from paceline.sdk.client import AsyncClient
 
 log = structlog.get_logger()
@@ -38,9 +36,6 @@ SEAT_DEADLINE_S: Final = 90.0
 OWNER_CHECK_S: Final = 5.0
 OPEN_RUNS: Final = 1000
 """Newest runs that are looked at for an owner that is gone."""
-PROBED: Final = frozenset({DeviceState.PROBING, DeviceState.PROBATION, DeviceState.SUSPECT})
-"""States that a device leaves by a probe."""
-PROBES_PER_NODE: Final = 2
 assert UNKNOWN_SILENT_S >= CONFIRM_DEADLINE_S, "a gang that is still starting must not lose its lease"
 
 
@@ -68,8 +63,7 @@ class PlacementService:
         self._unreleased: list[Hold] = []
         self._reporting = asyncio.Lock()
         self._may_move: dict[LeaseId, asyncio.Event] = defaultdict(asyncio.Event)
-        self._probing: set[DeviceUuid] = set()
-        self._probe_slots: dict[NodeId, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(PROBES_PER_NODE))
+        self._prober = Prober(self._take_probes)
         self._reported: frozenset[DeviceUuid] | None = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._started = asyncio.Event()
@@ -109,8 +103,13 @@ class PlacementService:
             for lease_id in mine:
                 self._unbind(lease_id)  # of an attempt that never confirmed: its locks would be waited for below
             snapshot = _without(snapshot, mine)
-            result = planner.plan(snapshot, request, unavailable)
+            lent = {d.uuid for d in snapshot.devices if (d.node_id, d.index) in self._prober.lent}
+            result = planner.plan(snapshot, request, unavailable | lent)
+            if isinstance(result, Refusal) and lent:
+                await self._end_sweep()
+                continue
             if isinstance(result, Refusal):
+                self._prober.refused()
                 return result
             outcome = await self._bind(snapshot, request, result, owner_actor_id)
             if isinstance(outcome, Grant):
@@ -172,6 +171,9 @@ class PlacementService:
             if missing:
                 log.info("planned devices are in use by others", devices=sorted(missing))
                 return missing
+            old = self._prober.old([views[uuid] for uuid in plan.devices])
+            if old and await self._prober.renew(old, masks):
+                return frozenset()  # to be planned again, with what was measured
             lease = await self._client.create_lease(request, plan)
             self._drop(*(masks.pop(place) for place in wanted))
             self._hand_over(lease.lease_id, _Binding(list(masks.values()), locked), owner_actor_id)
@@ -312,38 +314,31 @@ class PlacementService:
     # ── probes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start_probes(self) -> None:
-        due: dict[NodeId, list[DeviceView]] = defaultdict(list)
-        for device in self._snapshot.devices:
-            place = (device.node_id, device.index)
-            wants = device.state in PROBED and device.lease_id is None
-            if wants and place in self._holds and device.uuid not in self._probing:
-                due[device.node_id].append(device)
-        for node_id, devices in due.items():
-            self._probing |= {d.uuid for d in devices}
-            self._spawn(("probe", node_id, devices[0].uuid), self._probe_all(devices))
+        for node_id, devices in self._prober.at_once(self._snapshot, self._holds).items():
+            self._spawn(("probe", node_id, devices[0].uuid), self._prober.probe(devices, self._holds))
+        for node_id, devices in self._prober.sweep(self._snapshot).items():
+            idle = self._prober.probe_idle(devices, self._locks[node_id], self._keep_or_drop)
+            self._spawn(("sweep", node_id, devices[0].uuid), idle)
 
-    async def _probe_all(self, devices: list[DeviceView]) -> None:
-        """Probe the held devices of one node and report them together: a device is judged beside its peers."""
-        try:
-            results = await asyncio.gather(*map(self._probe, devices))
-            await self._client.measurements([result for result in results if result is not None])
-            self._snapshot = await self._client.fleet()  # before they may be probed again: it knows the outcome
-        finally:
-            self._probing -= {d.uuid for d in devices}
+    async def _take_probes(self, results: list[Measurement]) -> tuple[DeviceScore, ...]:
+        scores = await self._client.measurements(results)
+        self._snapshot = await self._client.fleet()  # before they may be probed again: it knows the outcome
+        return scores
 
-    async def _probe(self, device: DeviceView) -> Measurement | None:
-        """None where the device was given back meanwhile: what ran beside others says nothing about it."""
-        place = (device.node_id, device.index)
-        async with self._probe_slots[device.node_id]:
-            hold = self._holds.get(place)
-            if hold is None:
-                return None
-            try:
-                measured = await launcher.measure(device.uuid, functools.partial(binding.run_in, hold))
-            except ray.exceptions.RayError as error:  # what carried it died: that says nothing about the device
-                log.warning("probe could not run", device=device.uuid, error=str(error))
-                return None
-        return measured if self._holds.get(place) is hold else None
+    def _keep_or_drop(self, hold: Hold) -> None:
+        """A sound device was held for a probe; the probe may have found that it is none."""
+        place = (hold.node_id, hold.index)
+        if any((d.node_id, d.index) == place and self._must_hold(d) for d in self._snapshot.devices):
+            self._holds[place] = hold
+        else:
+            self._drop(hold)
+
+    async def _end_sweep(self) -> None:
+        """A gang needs the devices that are probed by schedule."""
+        sweeps = [task for key, task in self._tasks.items() if isinstance(key, tuple) and key[0] == "sweep"]
+        for task in sweeps:
+            task.cancel()
+        await asyncio.gather(*sweeps, return_exceptions=True)
 
     # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -8,6 +8,7 @@ import uvicorn
 
 from paceline.control import auth
 from paceline.control.app import create_app
+from paceline.health import rules
 from paceline.inventory import migrate
 from paceline.inventory.store import Store
 from paceline.runtime import processes
@@ -24,10 +25,10 @@ def main() -> None:
     settings = Settings()
     settings.home.mkdir(parents=True, exist_ok=True)
     migrate.upgrade(settings.database)
-    store = Store(settings.database)
+    store = Store(settings.database, rules.load(settings.site_rules))
     _ensure_tokens(store, settings)
     uvicorn.run(
-        create_app(store),
+        create_app(store, settings.webhooks),
         host=settings.host,
         port=args.port,
         log_level="warning",

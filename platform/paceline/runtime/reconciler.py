@@ -18,7 +18,7 @@ from paceline.health.actor import HealthActor
 from paceline.model.errors import PacelineError
 from paceline.placement.service import PlacementService
 from paceline.runtime import processes
-from paceline.runtime.settings import HEALTH_ACTOR_PREFIX, PLACEMENT_ACTOR, RAY_NAMESPACE
+from paceline.runtime.settings import HEALTH_ACTOR_PREFIX, PLACEMENT_ACTOR, RAY_NAMESPACE, Settings
 from paceline.sdk.client import Client
 
 log = structlog.get_logger()
@@ -33,8 +33,8 @@ class Reconciler:
     Each actor is told each time where the server is, and not waited for: one that Ray has started again knows only where it was at first.
     """
 
-    def __init__(self, server_url: str, token: str) -> None:
-        self._url, self._token = server_url, token
+    def __init__(self, server_url: str, token: str, xid_policy: str) -> None:
+        self._url, self._token, self._xid_policy = server_url, token, xid_policy
         self._client = Client(server_url, token)
         self._told: dict[str, Any] = {}
 
@@ -84,15 +84,15 @@ class Reconciler:
                 num_cpus=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
             )
-            .remote(self._url, self._token, node_id)
+            .remote(self._url, self._token, node_id, self._xid_policy)
         )
-        self._tell(name, actor)
+        self._tell(name, actor, self._xid_policy)
 
-    def _tell(self, name: str, actor: Any) -> None:
-        """Where the server is. One word at a time: an actor that hangs must not gather them."""
+    def _tell(self, name: str, actor: Any, *more: str) -> None:
+        """Where the server is, and the site's word. One word at a time: an actor that hangs must not gather them."""
         before = self._told.get(name)
         if before is None or ray.wait([before], timeout=0)[0]:
-            self._told[name] = actor.reconnect.remote(self._url, self._token)
+            self._told[name] = actor.reconnect.remote(self._url, self._token, *more)
 
 
 def _actor_class(cls: type) -> Any:
@@ -125,7 +125,7 @@ def main() -> None:
     if args.remove:
         remove_everything()
         return
-    reconciler = Reconciler(args.server_url, args.token_file.read_text().strip())
+    reconciler = Reconciler(args.server_url, args.token_file.read_text().strip(), Settings().xid_policy)
     while True:
         try:
             reconciler.turn()

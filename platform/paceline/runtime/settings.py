@@ -4,8 +4,12 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from paceline.health import catalog, rules
+from paceline.model.errors import HostSetup
+from paceline.sdk.webhook import Webhook
 
 RAY_NAMESPACE: Final = "paceline"
 PLACEMENT_ACTOR: Final = "paceline-placement"
@@ -23,6 +27,36 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = 0
     """0: the port of the last start, or a free one."""
+    webhook_urls: str = ""
+    """Who gets alerts: URLs, with blanks or commas between them."""
+    webhook_secret: SecretStr = SecretStr("")
+    """Signs what is sent to them: `paceline.sdk.webhook.verify`."""
+    xid_policy_file: Path | None = None
+    """What this site makes of Xids: code,advice,why[,count,window_s]. Default: `xid_policy.csv` in `home`, if it is there."""
+    rules_file: Path | None = None
+    """The modes of rules at this site: rule_id,mode,reason. Default: `rules.csv` in `home`, if it is there."""
+
+    @property
+    def webhooks(self) -> tuple[Webhook, ...]:
+        """Raises BadRequest for a URL that cannot be one, and where the secret is missing."""
+        urls = dict.fromkeys(self.webhook_urls.replace(",", " ").split())
+        return tuple(Webhook(url, self.webhook_secret.get_secret_value()) for url in urls)
+
+    @property
+    def xid_policy(self) -> str:
+        """Text of the site's Xid policy for `health.catalog.load`; empty if it has none. Raises HostSetup if it cannot be read."""
+        return _site_text(self.xid_policy_file, self.home / "xid_policy.csv")
+
+    @property
+    def site_rules(self) -> str:
+        """Text of the site's modes for `health.rules.load`; empty if it has none. Raises HostSetup if it cannot be read."""
+        return _site_text(self.rules_file, self.home / "rules.csv")
+
+    def check(self) -> None:
+        """Raises PacelineError, with what to do, for a site file or a webhook that the server could not work with."""
+        rules.load(self.site_rules)
+        catalog.load(self.xid_policy)
+        _ = self.webhooks
 
     @property
     def database(self) -> str:
@@ -39,6 +73,19 @@ class Settings(BaseSettings):
     @property
     def agent_token_file(self) -> Path:
         return self.home / "agent_token"
+
+
+def _site_text(named: Path | None, usual: Path) -> str:
+    """A file that was named must be there; the usual one may be."""
+    path = named or usual
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError as error:
+        if named is None:
+            return ""
+        raise HostSetup("PL-HOST-030", f"{path} does not exist", "make it, or name no file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise HostSetup("PL-HOST-030", f"{path} cannot be read: {error}", "it must be a text file in UTF-8") from error
 
 
 def write_private(path: Path, text: str) -> None:

@@ -12,13 +12,13 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from paceline.model.events import Event
-from paceline.model.health import NodeReport
+from paceline.model.health import NodeReport, RepairAction
 from paceline.model.ids import DeviceUuid, LeaseId
 from paceline.model.measurement import DeviceScore, Measurement
 from paceline.model.plan import FleetSnapshot, LeaseView, Plan
 from paceline.model.session import SessionUpdate
 from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
-from paceline.sdk import calls, config, core, rows
+from paceline.sdk import calls, config, core, rows, rows_health
 
 T = TypeVar("T")
 
@@ -119,6 +119,40 @@ class AsyncClient:
         """Let a quarantined device prove itself again: it goes to probation, not back to work."""
         return await self._do(calls.release(uuid, reason))
 
+    async def retire(self, uuid: str, reason: str) -> rows.DeviceRow:
+        """Take a device out of the fleet for good; work on it is moved."""
+        return await self._do(calls.retire(uuid, reason))
+
+    async def cordon_device(self, uuid: str, reason: str) -> rows.DeviceRow:
+        """Keep a device from new work, whatever its health. The work on it goes on."""
+        return await self._do(calls.cordon_device(uuid, reason))
+
+    async def uncordon_device(self, uuid: str, reason: str) -> rows.DeviceRow:
+        return await self._do(calls.uncordon_device(uuid, reason))
+
+    async def repair(self, uuid: str, action: RepairAction | None, reason: str) -> rows.DeviceRow:
+        """A step of the repair ladder begins on a quarantined device; None: the one that is advised."""
+        return await self._do(calls.repair(uuid, action, reason))
+
+    async def repair_done(self, uuid: str, ok: bool, reason: str) -> rows.DeviceRow:
+        """The step is over: the device goes to probation, or stays out and the next step is due."""
+        return await self._do(calls.repair_done(uuid, ok, reason))
+
+    async def cordon(self, host: str, reason: str) -> rows_health.HostDetail:
+        """Nothing new is placed on a host. The work on it goes on."""
+        return await self._do(calls.cordon(host, reason))
+
+    async def uncordon(self, host: str, reason: str) -> rows_health.HostDetail:
+        return await self._do(calls.uncordon(host, reason))
+
+    async def drain(self, host: str, deadline_s: float, reason: str) -> rows_health.HostDetail:
+        """Nothing new is placed on a host, and the work on it must move by the deadline."""
+        return await self._do(calls.drain(host, deadline_s, reason))
+
+    async def label(self, verdict_id: int, right: bool) -> rows_health.VerdictRow:
+        """Somebody has looked: the verdict was right, or it was not. The false-positive rate of its rule follows."""
+        return await self._do(calls.label(verdict_id, right))
+
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def fleet(self, after: int = -1, wait_s: float = 0.0) -> FleetSnapshot:
@@ -160,3 +194,34 @@ class AsyncClient:
     ) -> list[Event]:
         """Events above id `after` in order of id: the first `limit` of them, or with `newest` the last."""
         return await self._do(calls.events(after, limit, entity, newest))
+
+    # ── questions about health ───────────────────────────────────────────────────────────────────────────────────
+
+    async def host(self, name: str) -> rows_health.HostDetail:
+        """A host with its devices, its ports, and what watching it costs."""
+        return await self._do(calls.host(name))
+
+    async def device_health(self, uuid: str) -> rows_health.DeviceHealth:
+        """Why a device is as it is: verdicts, open findings, repairs and the next one, scores by class of work."""
+        return await self._do(calls.device_health(uuid))
+
+    async def verdicts(
+        self, limit: int = 200, uuid: str = "", host: str = "", rule: str = ""
+    ) -> list[rows_health.VerdictRow]:
+        """Decisions about devices and nodes, the newest first."""
+        return await self._do(calls.verdicts(limit, uuid, host, rule))
+
+    async def rules(self) -> list[rows_health.RuleRow]:
+        """The rules in force, each with its verdicts and its false-positive rate."""
+        return await self._do(calls.rules())
+
+    async def reliability(self, days: int = 28) -> rows_health.Reliability:
+        """MTBF by SKU, host and device over the last days, and the lemons among the hosts over 28 days."""
+        return await self._do(calls.reliability(days))
+
+    async def links(self, host: str = "") -> list[rows_health.LinkRow]:
+        return await self._do(calls.links(host))
+
+    async def alerts(self, limit: int = 200) -> list[rows_health.AlertRow]:
+        """The newest first."""
+        return await self._do(calls.alerts(limit))

@@ -7,13 +7,13 @@ from urllib.parse import quote
 from pydantic import TypeAdapter
 
 from paceline.model.events import Event
-from paceline.model.health import NodeReport
+from paceline.model.health import NodeReport, RepairAction
 from paceline.model.ids import DeviceUuid, LeaseId
 from paceline.model.measurement import DeviceScore, Measurement
 from paceline.model.plan import FleetSnapshot, LeaseView, Plan
 from paceline.model.session import SessionUpdate
 from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
-from paceline.sdk import rows
+from paceline.sdk import rows, rows_health
 from paceline.sdk.core import Call
 
 T = TypeVar("T")
@@ -32,6 +32,14 @@ LEASES: Final = TypeAdapter(list[rows.LeaseRow])
 JOBS: Final = TypeAdapter(list[rows.JobRow])
 JOB: Final = TypeAdapter(rows.JobDetail)
 SESSIONS: Final = TypeAdapter(list[rows.SessionRow])
+HOST: Final = TypeAdapter(rows_health.HostDetail)
+DEVICE_HEALTH: Final = TypeAdapter(rows_health.DeviceHealth)
+VERDICTS: Final = TypeAdapter(list[rows_health.VerdictRow])
+VERDICT: Final = TypeAdapter(rows_health.VerdictRow)
+RULES: Final = TypeAdapter(list[rows_health.RuleRow])
+RELIABILITY: Final = TypeAdapter(rows_health.Reliability)
+LINKS: Final = TypeAdapter(list[rows_health.LinkRow])
+ALERTS: Final = TypeAdapter(list[rows_health.AlertRow])
 
 _REPORT: Final = TypeAdapter(NodeReport)
 _REQUEST: Final = TypeAdapter(GangRequest)
@@ -112,12 +120,56 @@ def report_sessions(updates: Iterable[SessionUpdate]) -> Call[dict[str, Any]]:
     return _post("/v1/sessions", {"sessions": _json(_SESSIONS, tuple(updates))}, ANY)
 
 
+def _on_device(uuid: str, verb: str, body: dict[str, Any]) -> Call[rows.DeviceRow]:
+    return _post(f"/v1/devices/{_name(uuid)}/{verb}", body, DEVICE, again=False)
+
+
+def _on_host(host: str, verb: str, body: dict[str, Any]) -> Call[rows_health.HostDetail]:
+    return _post(f"/v1/hosts/{_name(host)}/{verb}", body, HOST, again=False)
+
+
 def quarantine(uuid: str, reason: str) -> Call[rows.DeviceRow]:
-    return _post(f"/v1/devices/{_name(uuid)}/quarantine", {"reason": reason}, DEVICE, again=False)
+    return _on_device(uuid, "quarantine", {"reason": reason})
 
 
 def release(uuid: str, reason: str) -> Call[rows.DeviceRow]:
-    return _post(f"/v1/devices/{_name(uuid)}/release", {"reason": reason}, DEVICE, again=False)
+    return _on_device(uuid, "release", {"reason": reason})
+
+
+def retire(uuid: str, reason: str) -> Call[rows.DeviceRow]:
+    return _on_device(uuid, "retire", {"reason": reason})
+
+
+def cordon_device(uuid: str, reason: str) -> Call[rows.DeviceRow]:
+    return _on_device(uuid, "cordon", {"reason": reason})
+
+
+def uncordon_device(uuid: str, reason: str) -> Call[rows.DeviceRow]:
+    return _on_device(uuid, "uncordon", {"reason": reason})
+
+
+def repair(uuid: str, action: RepairAction | None, reason: str) -> Call[rows.DeviceRow]:
+    return _on_device(uuid, "repair", {"reason": reason, "action": action})
+
+
+def repair_done(uuid: str, ok: bool, reason: str) -> Call[rows.DeviceRow]:
+    return _on_device(uuid, "repair-done", {"reason": reason, "ok": ok})
+
+
+def cordon(host: str, reason: str) -> Call[rows_health.HostDetail]:
+    return _on_host(host, "cordon", {"reason": reason})
+
+
+def uncordon(host: str, reason: str) -> Call[rows_health.HostDetail]:
+    return _on_host(host, "uncordon", {"reason": reason})
+
+
+def drain(host: str, deadline_s: float, reason: str) -> Call[rows_health.HostDetail]:
+    return _on_host(host, "drain", {"reason": reason, "deadline_s": deadline_s})
+
+
+def label(verdict_id: int, right: bool) -> Call[rows_health.VerdictRow]:
+    return _post(f"/v1/verdicts/{verdict_id}/label", {"label": right}, VERDICT)
 
 
 def hosts() -> Call[list[rows.HostRow]]:
@@ -158,3 +210,31 @@ def sessions(limit: int) -> Call[list[rows.SessionRow]]:
 
 def events(after: int, limit: int, entity: str | None, newest: bool) -> Call[list[Event]]:
     return _get("/v1/events", EVENTS, after=after, limit=limit, entity=entity, newest="true" if newest else None)
+
+
+def host(name: str) -> Call[rows_health.HostDetail]:
+    return _get(f"/v1/hosts/{_name(name)}", HOST)
+
+
+def device_health(uuid: str) -> Call[rows_health.DeviceHealth]:
+    return _get(f"/v1/devices/{_name(uuid)}/health", DEVICE_HEALTH)
+
+
+def verdicts(limit: int, uuid: str, host: str, rule: str) -> Call[list[rows_health.VerdictRow]]:
+    return _get("/v1/verdicts", VERDICTS, limit=limit, uuid=uuid, host=host, rule=rule)
+
+
+def rules() -> Call[list[rows_health.RuleRow]]:
+    return _get("/v1/rules", RULES)
+
+
+def reliability(days: int) -> Call[rows_health.Reliability]:
+    return _get("/v1/reliability", RELIABILITY, days=days)
+
+
+def links(host: str) -> Call[list[rows_health.LinkRow]]:
+    return _get("/v1/links", LINKS, host=host)
+
+
+def alerts(limit: int) -> Call[list[rows_health.AlertRow]]:
+    return _get("/v1/alerts", ALERTS, limit=limit)

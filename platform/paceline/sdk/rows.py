@@ -27,6 +27,13 @@ class HostRow(Row):
     devices: int
     healthy: int
     leased: int
+    nvswitch: bool
+    cordoned_ns: int
+    """Since when nothing new is placed on it; 0: it is not cordoned."""
+    cordon_reason: str
+    cordon_by: str
+    drain_deadline_ns: int
+    drained_ns: int
 
 
 class DeviceRow(Row):
@@ -54,8 +61,14 @@ class DeviceRow(Row):
     score: float | None
     noise: float | None
     seen_ns: int
+    cordoned_ns: int
+    """Since when an operator keeps it from new work, whatever its health; 0: he does not."""
+    cordon_reason: str
+    cordon_by: str
     lease_id: LeaseId
     attempt_id: AttemptId
+    spread: float | None
+    """1 − its speed / that of the fastest device of its cohort that is not retired. None until measured."""
 
 
 class LeaseRow(Row):

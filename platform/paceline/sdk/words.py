@@ -1,12 +1,14 @@
 """Times, sizes and names as people read them. Pure."""
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
 from paceline.model.errors import BadRequest, NotFound
-from paceline.sdk.rows import DeviceRow
+from paceline.sdk.rows import DeviceRow, HostRow
 
+UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 SHORT_UUID: Final = 12
 """`GPU-` and eight digits: enough to tell some hundred thousand devices apart, most of the time."""
 
@@ -24,6 +26,14 @@ def age(since_ns: int, now_ns: int) -> str:
     if hours < 48:
         return f"{hours}h{minutes % 60:02}m"
     return f"{days}d{hours % 24:02}h"
+
+
+def seconds(text: str) -> int:
+    """`90s`, `10m`, `2h`, `1d`: as seconds. A bare number is refused: its unit would be guessed."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
+    if found is None:
+        raise BadRequest("PL-REQ-032", f"{text!r} is no length of time", "write 90s, 10m, 2h or 1d")
+    return int(found[1]) * UNITS_S[found[2]]
 
 
 def clock(at_ns: int, now_ns: int) -> str:
@@ -72,3 +82,14 @@ def find_device(devices: Iterable[DeviceRow], name: str) -> DeviceRow:
         )
     alike = ", ".join(d.uuid for d in found[:4]) + (", …" if len(found) > 4 else "")
     raise BadRequest("PL-REQ-030", f"{len(found)} devices begin with {name}: {alike}", "give more of the uuid")
+
+
+def is_host(hosts: Iterable[HostRow], name: str) -> bool:
+    return any(host.host == name for host in hosts)
+
+
+def find_host(hosts: Iterable[HostRow], name: str) -> HostRow:
+    found = next((host for host in hosts if host.host == name), None)
+    if found is None:
+        raise NotFound("PL-FIND-006", f"no host is called {name}", "`paceline get hosts` lists them")
+    return found

@@ -22,7 +22,7 @@ from paceline.sim import fleet, ray_env, record
 from paceline.sim.build import library
 from paceline.sim.dashboard import RayNode, ray_nodes
 from paceline.sim.record import Cluster, Node
-from paceline.sim.state import HostState
+from paceline.sim.state import HostState, kmsg_path
 
 START_DEADLINE_S: Final = 180.0
 """An idle laptop needs 20 s for three hosts; a loaded one needs Ray's second try."""
@@ -122,6 +122,7 @@ def down(home: Path | str) -> bool:
         shutil.rmtree(record.storage(home), ignore_errors=True)
         for node in cluster.hosts:
             Path(node.state_path).unlink(missing_ok=True)
+            kmsg_path(node.state_path).unlink(missing_ok=True)
         record.token(home).unlink(missing_ok=True)
         record.path(home).unlink()
     return True

@@ -4,7 +4,7 @@ from ctypes import LittleEndianStructure, c_char, c_double, c_uint32, c_uint64
 from typing import Final
 
 MAGIC: Final = 0x544154534D495350
-VERSION: Final = 1
+VERSION: Final = 2
 DEVICES: Final = 16
 PROCESSES: Final = 32
 FAULTS: Final = 16
@@ -59,6 +59,7 @@ class Device(LittleEndianStructure):
         ("throttle_sw_thermal_ns", c_uint64),
         ("throttle_hw_thermal_ns", c_uint64),
         ("throttle_power_brake_ns", c_uint64),
+        ("throttle_since_ns", c_uint64),
         ("pcie_replays", c_uint64),
         ("remap_corrected", c_uint32),
         ("remap_uncorrected", c_uint32),
@@ -67,7 +68,11 @@ class Device(LittleEndianStructure):
         ("recovery_action", c_uint32),
         ("sram_threshold_exceeded", c_uint32),
         ("process_count", c_uint32),
-        ("reserved", c_uint32),
+        ("mig_mode", c_uint32),
+        ("pcie_gen", c_uint32),
+        ("pcie_gen_max", c_uint32),
+        ("pcie_width", c_uint32),
+        ("pcie_width_max", c_uint32),
         ("processes", Process * PROCESSES),
         ("faults", Fault * FAULTS),
         ("calls", c_uint64),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Self, TypeAlias
 
 from paceline.model.errors import BadRequest, NotFound
+from paceline.model.hardware import RecoveryAction
 from paceline.model.ids import HostName
 from paceline.sim import layout
 from paceline.sim.fleet import DeviceSpec
@@ -30,6 +31,7 @@ FOREVER: Final = math.inf
 EVENT_SBE: Final = 0x1
 EVENT_DBE: Final = 0x2
 EVENT_XID: Final = 0x8
+EVENT_RECOVERY_ACTION: Final = 0x8000
 FELL_OFF_THE_BUS: Final = 79
 DRIVER_VERSION: Final = "580.65.06"
 NVML_VERSION: Final = "13.580.65.06"
@@ -48,7 +50,21 @@ _CONSEQUENCES: Final[dict[int, dict[str, int]]] = {
     119: {"recovery_action": 1},
     140: {"ecc_uncorrected": 1, "ecc_uncorrected_total": 1, "recovery_action": 1},
 }
+THROTTLES: Final = {"thermal": 0x40, "power-brake": 0x80, "power-cap": 0x4}
+"""Clock event reasons of nvml.h: hardware thermal slowdown, hardware power brake, and the software's power cap, which is no fault."""
 _ADDED: Final = frozenset({"ecc_uncorrected", "ecc_uncorrected_total", "remap_uncorrected"})
+_REPAIRED: Final = (
+    "ecc_corrected",
+    "ecc_uncorrected",
+    "remap_pending",
+    "remap_failed",
+    "recovery_action",
+    "sram_threshold_exceeded",
+    "throttle_since_ns",
+    "throttle_hw_thermal_ns",
+    "throttle_power_brake_ns",
+    "process_count",
+)
 _READ_ONLY: Final = frozenset(
     {"sequence", "present", "uuid", "serial", "pci_bus_id", "processes", "process_count", "faults", "calls"}
 )
@@ -90,6 +106,7 @@ class HostState:
         for slot, spec in enumerate(devices):
             state.devices[slot] = _device(spec, slot)
         _replace(Path(path), bytes(state))
+        kmsg_path(path).unlink(missing_ok=True)
         return cls.open(path)
 
     @classmethod
@@ -187,12 +204,40 @@ class HostState:
             device.present = 0
 
     def restore(self, index: int) -> None:
-        """The device is back, as after a reboot: no faults, volatile counters at 0, pending remaps done."""
+        """The device is back, as after a repair: no faults, volatile counters at 0, remaps done, full speed."""
         self.clear_faults(index)
         with self._writing(index) as device:
             device.present = 1
-            for name in ("ecc_corrected", "ecc_uncorrected", "remap_pending", "recovery_action", "process_count"):
+            for name in _REPAIRED:
                 setattr(device, name, 0)
+            device.throttle_reasons, device.pcie_gen, device.pcie_width = (
+                layout.AUTO64,
+                layout.AUTO32,
+                device.pcie_width_max,
+            )
+
+    def throttle(self, index: int, reason: str | None) -> None:
+        """Holds the clocks down for `reason` (one of THROTTLES) from now on, and counts the time; None ends it.
+
+        Raises BadRequest (PL-REQ-021) for another reason.
+        """
+        if reason is not None and reason not in THROTTLES:
+            raise BadRequest("PL-REQ-021", f"No such reason: {reason}", f"One of: {', '.join(sorted(THROTTLES))}")
+        bits = THROTTLES[reason] if reason else layout.AUTO64
+        self.set(index, throttle_reasons=bits, throttle_since_ns=time.time_ns() if reason else 0)
+
+    def set_recovery_action(self, index: int, action: RecoveryAction) -> None:
+        """What the driver asks for from now on, and the event that says so."""
+        self.set(index, recovery_action=action)
+        self.post_event(index, EVENT_RECOVERY_ACTION)
+
+    def write_kmsg(self, line: str) -> None:
+        """Appends a line to the host's kernel log, as the kernel would: with a number, and the time since boot."""
+        with self._locked(), kmsg_path(self.path).open("a+b") as log:
+            log.seek(0)
+            number = log.read().count(b"\n")
+            uptime_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+            log.write(f"3,{number},{uptime_us},-;{line}\n".encode())
 
     # ---- readings ----
 
@@ -269,6 +314,11 @@ class HostState:
             yield fault
 
 
+def kmsg_path(state: Path | str) -> Path:
+    """The kernel log of the simulated host with this state file; it is there once something was written."""
+    return Path(state).with_suffix(".kmsg")
+
+
 def _call_name(call: str) -> str:
     """pynvml's name without a version suffix. Raises BadRequest (PL-REQ-021) if it is no NVML call."""
     if call == ANY_CALL:
@@ -311,6 +361,10 @@ def _device(spec: DeviceSpec, slot: int) -> layout.Device:
         power_mw=layout.AUTO32,
         utilisation_pct=layout.AUTO32,
         throttle_reasons=layout.AUTO64,
+        pcie_gen=layout.AUTO32,
+        pcie_gen_max=5,
+        pcie_width=16,
+        pcie_width_max=16,
         energy_at_ns=time.time_ns(),
     )
 

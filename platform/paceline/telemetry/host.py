@@ -13,6 +13,8 @@ from paceline.sim.state import HostState
 
 HOST_NAME_VARIABLE: Final = "PACELINE_HOST_NAME"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+NVSWITCHES: Final = Path("/proc/driver/nvidia-nvswitch/devices")
+"""One folder for each NVSwitch of this machine. Those of a rack (NVL72) are elsewhere, and not of this machine."""
 
 
 def host_facts(address: str, env: Mapping[str, str] | None = None) -> HostFacts:
@@ -23,4 +25,5 @@ def host_facts(address: str, env: Mapping[str, str] | None = None) -> HostFacts:
     env = os.environ if env is None else env
     state = env.get(STATE_VARIABLE)
     name = env.get(HOST_NAME_VARIABLE) or (HostState.open(state).host if state else socket.gethostname())
-    return HostFacts(HostName(name), address, BOOT_ID.read_text().strip(), simulated=bool(state))
+    nvswitch = not state and NVSWITCHES.is_dir() and any(NVSWITCHES.iterdir())
+    return HostFacts(HostName(name), address, BOOT_ID.read_text().strip(), simulated=bool(state), nvswitch=nvswitch)

@@ -1,9 +1,11 @@
 """The process that talks to NVML: `python -m paceline.telemetry.nvml_child`. It may hang; its parent then kills it.
 
-Three threads: the main one reads on request, one waits for Xid events, one reads stdin and ends the process when the
-parent is gone, even while NVML hangs.
+Three threads: the main one reads on request, one waits for events of the driver, one reads stdin and ends the process
+when the parent is gone, even while NVML hangs. Before the main thread touches a device, it writes its PCI address into
+the file that the parent gave it (`--mark`): the parent of a reader that hangs reads there which device it was.
 """
 
+import argparse
 import ctypes
 import os
 import queue
@@ -18,12 +20,21 @@ import pynvml
 from paceline.model.hardware import XidEvent
 from paceline.model.ids import DeviceUuid
 from paceline.telemetry.nvml_calls import Board
-from paceline.telemetry.nvml_wire import Failed, Message, Reading, Ready, encode
+from paceline.telemetry.nvml_mark import write_mark
+from paceline.telemetry.nvml_wire import Failed, Message, Noticed, Reading, Ready, Seen, encode
 
 EVENT_WAIT_MS: Final = 1_000
 """nvmlEventSetWait returns at the event; this only bounds how long a thread is in one call."""
 EVENT_RETRY_S: Final = 1.0
 """Pause after an error of the wait itself, which can come back at once and for ever (GPU is lost)."""
+EVENTS: Final = (
+    pynvml.nvmlEventTypeXidCriticalError
+    | pynvml.nvmlEventTypeDoubleBitEccError
+    | pynvml.nvmlEventTypeSingleBitEccErrorStorm
+    | pynvml.nvmlEventTypeGpuUnavailableError
+    | pynvml.nvmlEventTypeGpuRecoveryAction
+)
+"""What is waited for, of what a device supports: a driver rejects the whole mask for one bit that it does not know."""
 PAGE_BYTES: Final = resource.getpagesize()
 
 
@@ -40,28 +51,30 @@ class Out:
             self._stream.flush()
 
 
-class XidEvents:
-    """Waits for the Xids of the devices that were registered, in a thread of its own."""
+class Events:
+    """Waits for the events of the devices that were registered, in a thread of its own."""
 
     def __init__(self, out: Out) -> None:
         self._out = out
         self._set = pynvml.nvmlEventSetCreate()
         self._known: dict[int, DeviceUuid] = {}
-        self._registered: set[DeviceUuid] = set()
+        self._registered: set[int] = set()
 
-    def watch(self, handles: dict[DeviceUuid, Any]) -> None:
+    def watch(self, board: Board) -> None:
         """Register the devices that are new. One that cannot be registered has no events, and is tried again."""
-        for uuid, handle in handles.items():
-            if uuid in self._registered:
+        for uuid, handle in board.handles.items():
+            if _address(handle) in self._registered:
                 continue
-            try:
-                supported = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
-                wanted = supported & pynvml.nvmlEventTypeXidCriticalError
-                pynvml.nvmlDeviceRegisterEvents(handle, wanted, self._set)
-            except pynvml.NVMLError:
-                continue
-            self._known[_address(handle)] = uuid
-            self._registered.add(uuid)
+            with board.at(uuid):
+                self._register(uuid, handle)
+
+    def _register(self, uuid: DeviceUuid, handle: Any) -> None:
+        try:
+            pynvml.nvmlDeviceRegisterEvents(handle, EVENTS & _supported(handle), self._set)
+        except pynvml.NVMLError:
+            return
+        self._known[_address(handle)] = uuid
+        self._registered.add(_address(handle))
 
     def run(self) -> None:
         while True:
@@ -72,24 +85,48 @@ class XidEvents:
                     time.sleep(EVENT_RETRY_S)  # an error of the wait says nothing about any one device
                 continue
             uuid = self._known.get(_address(event.device))
-            if uuid and event.eventType & pynvml.nvmlEventTypeXidCriticalError:
+            if uuid is None:
+                continue
+            if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
                 self._out.send(XidEvent(uuid, int(event.eventData), time.time_ns(), "nvml"))
+            else:
+                self._out.send(Noticed(uuid, int(event.eventType)))
 
 
-def serve(requests: "queue.SimpleQueue[str]", out: Out) -> None:
+def _supported(handle: Any) -> int:
+    """Events of the device, or the Xids alone where the driver does not tell."""
+    try:
+        return int(pynvml.nvmlDeviceGetSupportedEventTypes(handle))
+    except pynvml.NVMLError:
+        return int(pynvml.nvmlEventTypeXidCriticalError)
+
+
+def serve(requests: "queue.SimpleQueue[str]", out: Out, args: argparse.Namespace) -> None:
     """Answer requests, one at a time, for ever. Raises NVMLError if NVML as a whole fails."""
     pynvml.nvmlInit()
-    board, events = Board(), XidEvents(out)
-    events.watch(board.read()[2])
-    threading.Thread(target=events.run, name="xid-events", daemon=True).start()
+
+    def mark(place: str) -> None:
+        write_mark(args.mark, place)
+
+    board = Board(mark, lambda device: out.send(Seen(device)), args.known, args.skip, args.only)
+    events = Events(out)
+    board.read(everything=True)
+    events.watch(board)
+    threading.Thread(target=events.run, name="nvml-events", daemon=True).start()
     out.send(Ready())
     while True:
-        requests.get()
+        request = requests.get().split()
+        if request[0] == "with":
+            board.add(request[1])
+            continue
         started = time.perf_counter_ns()
-        devices, samples, handles = board.read()
+        look = board.read(everything="all" in request)
         took_us = (time.perf_counter_ns() - started) // 1000
-        out.send(Reading(tuple(devices), tuple(samples), took_us, time.process_time(), _rss_bytes()))
-        events.watch(handles)
+        slowest = board.calls.slowest() if look.slow_age_s == 0 else ()
+        out.send(
+            Reading(look.devices, look.samples, took_us, time.process_time(), _rss_bytes(), look.slow_age_s, slowest)
+        )
+        events.watch(board)
 
 
 def listen(requests: "queue.SimpleQueue[str]") -> None:
@@ -100,12 +137,18 @@ def listen(requests: "queue.SimpleQueue[str]") -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Read NVML for the health actor.")
+    parser.add_argument("--mark", type=int, required=True, help="descriptor of the file for the device in hand")
+    parser.add_argument("--known", nargs="*", default=[], help="PCI addresses of devices that were seen before")
+    parser.add_argument("--skip", nargs="*", default=[], help="PCI addresses of devices not to touch")
+    parser.add_argument("--only", action="store_true", help="look for no other devices than the known ones")
+    args = parser.parse_args()
     out = Out(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)  # what a library prints must not end up between our messages
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(requests,), name="requests", daemon=True).start()
     try:
-        serve(requests, out)
+        serve(requests, out, args)
     except pynvml.NVMLError as error:
         out.send(Failed(str(error)))
         os._exit(3)

@@ -6,15 +6,15 @@ import pytest
 
 from paceline.health.catalog import load
 from paceline.health.findings import (
+    PCIE_LASTS_NS,
     REPEAT_AFTER_NS,
     SECOND_NS,
     THROTTLE_SAMPLES,
-    XID_QUIET_NS,
+    THROTTLED_NS,
     Memory,
     judge_sample,
-    judge_xid,
 )
-from paceline.model.hardware import Sample, XidEvent
+from paceline.model.hardware import RecoveryAction, Sample
 from paceline.model.health import Advice, Finding
 from paceline.model.ids import DeviceUuid
 
@@ -44,58 +44,6 @@ def sampled(*samples: Sample) -> list[Finding]:
         memory, new = judge_sample(memory, replace(sample, at_ns=second * SECOND_NS))
         found += new
     return found
-
-
-def raised(*events: tuple[int, float], source: str = "nvml") -> list[Finding]:
-    """Findings over (code, second)."""
-    memory, found = Memory(), []
-    for code, second in events:
-        memory, new = judge_xid(memory, XidEvent(GPU, code, int(second * SECOND_NS), source), load())
-        found += [new] if new else []
-    return found
-
-
-def test_a_fatal_xid_fires() -> None:
-    (finding,) = raised((79, 0))
-    assert (finding.rule_id, finding.rule_version, finding.uuid, finding.advice) == ("xid", 1, GPU, Advice.QUARANTINE)
-    assert finding.summary == "Xid 79: GPU fell off the PCIe bus"
-    assert (finding.evidence["xid"], finding.evidence["action"]) == (79, "reboot_node")
-    assert "no known system tolerates it" in str(finding.evidence["why"])
-
-
-@pytest.mark.parametrize("code", [13, 31, 43, 45])
-def test_an_application_xid_is_only_observed(code: int) -> None:
-    assert [(f.advice, f.evidence["xid"]) for f in raised((code, 0))] == [(Advice.OBSERVE, code)]
-
-
-def test_an_unknown_xid_asks_for_a_look() -> None:
-    (finding,) = raised((999, 0))
-    assert (finding.advice, finding.evidence["known"]) == (Advice.OBSERVE, False)
-    assert finding.summary == "Xid 999 is in no catalog: recorded only, look it up"
-
-
-def test_one_xid_that_both_sources_tell_is_one_finding() -> None:
-    assert len(raised((79, 0), (79, 0.4))) == 1
-
-
-def test_different_xids_do_not_hide_each_other() -> None:
-    assert [f.evidence["xid"] for f in raised((45, 0), (79, 0.1))] == [45, 79]
-
-
-def test_an_xid_that_comes_again_fires_again() -> None:
-    assert len(raised((79, 0), (79, XID_QUIET_NS / SECOND_NS + 1))) == 2
-
-
-def test_a_storm_is_a_handful_of_findings_and_none_is_uncounted() -> None:
-    found = raised(*((95, n / 100) for n in range(100_000)))  # 1000 s
-    assert 2 <= len(found) <= 20
-    assert sum(int(f.evidence["repeats_before"] or 0) + 1 for f in found) <= 100_000
-    assert found[1].evidence["repeats_before"] == 499
-
-
-def test_after_a_quiet_time_a_code_is_new_again() -> None:
-    found = raised((95, 0), (95, 5), (95, 15), (95, 1000), (95, 1005))
-    assert [f.at_ns // SECOND_NS for f in found] == [0, 5, 15, 1000, 1005]
 
 
 def test_a_rise_of_uncorrectable_errors_fires() -> None:
@@ -155,3 +103,117 @@ def test_software_throttling_is_no_finding(bits: int | None) -> None:
 def test_a_hot_moment_is_no_finding() -> None:
     hot = replace(CLEAN, throttle_reasons=HW_THERMAL)
     assert sampled(*[hot] * (THROTTLE_SAMPLES - 1), *[CLEAN] * 120, *[hot] * (THROTTLE_SAMPLES - 1)) == []
+
+
+def test_time_that_the_driver_counts_as_slowed_fires_although_no_sample_shows_it() -> None:
+    counted = [replace(CLEAN, throttle_ns=int(second / 10 * 2) * SECOND_NS) for second in range(70)]
+    (finding,) = sampled(*counted)
+    assert (finding.rule_id, finding.evidence["samples"], finding.evidence["throttled_s"]) == (
+        "throttle.hardware",
+        0,
+        10.0,
+    )
+
+
+def test_slowdown_that_the_driver_counted_in_one_reading_fires_at_once() -> None:
+    quiet = [replace(CLEAN, throttle_ns=5)] * 300
+    (finding,) = sampled(*quiet, replace(CLEAN, throttle_ns=5 + THROTTLED_NS))
+    assert finding.summary == "hardware slowdown for 10.0 s of the last minute"
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        pytest.param([100 * SECOND_NS] * 100, id="before we came"),
+        pytest.param([second // 10 * SECOND_NS for second in range(300)], id="a tenth of the time"),
+        pytest.param([90 * SECOND_NS, 0, 5 * SECOND_NS], id="the driver was loaded anew"),
+        pytest.param([None] * 100, id="not supported"),
+    ],
+)
+def test_no_time_slowed_is_no_finding(counted: list[int | None]) -> None:
+    assert sampled(*[replace(CLEAN, throttle_ns=value) for value in counted]) == []
+
+
+def test_the_memory_of_slowdown_is_bounded() -> None:
+    memory = Memory()
+    for second in range(1000):
+        memory, _ = judge_sample(
+            memory, replace(CLEAN, at_ns=second * SECOND_NS, throttle_ns=second, throttle_reasons=8)
+        )
+    assert len(memory.slowed) <= 62
+    assert len(memory.throttled_ns) <= 60
+
+
+@pytest.mark.parametrize(
+    ("action", "advice"),
+    [
+        (RecoveryAction.GPU_RESET, Advice.QUARANTINE),
+        (RecoveryAction.NODE_REBOOT, Advice.QUARANTINE),
+        (RecoveryAction.DRAIN_AND_RESET, Advice.QUARANTINE),
+        (RecoveryAction.DRAIN_P2P, Advice.SUSPECT),
+    ],
+)
+def test_the_drivers_own_word_fires(action: RecoveryAction, advice: Advice) -> None:
+    asks = replace(CLEAN, recovery_action=action)
+    (finding,) = sampled(CLEAN, asks, asks)
+    assert (finding.rule_id, finding.advice) == ("recovery.action", advice)
+    assert (finding.evidence["name"], finding.evidence["action"]) == (action.name, load().recoveries[action].action)
+    assert len(sampled(*[asks] * (REPEAT_AFTER_NS // SECOND_NS + 1))) == 2
+
+
+def test_a_word_of_the_driver_that_nobody_knows_is_recorded_only() -> None:
+    (finding,) = sampled(replace(CLEAN, recovery_action=99))
+    assert (finding.advice, finding.evidence["name"]) == (Advice.OBSERVE, "99")
+
+
+@pytest.mark.parametrize("action", [RecoveryAction.NONE, None])
+def test_a_driver_that_asks_for_nothing_is_no_finding(action: int | None) -> None:
+    assert sampled(*[replace(CLEAN, recovery_action=action)] * 5) == []
+
+
+def test_sram_beyond_its_threshold_fires() -> None:
+    (finding,) = sampled(CLEAN, replace(CLEAN, sram_threshold=True))
+    assert (finding.rule_id, finding.advice) == ("sram.threshold", Advice.QUARANTINE)
+    assert sampled(*[replace(CLEAN, sram_threshold=flag) for flag in (False, None)]) == []
+
+
+LINKED = replace(CLEAN, pcie_gen=5, pcie_gen_max=5, pcie_width=16, pcie_width_max=16)
+
+
+@pytest.mark.parametrize(
+    ("sample", "summary"),
+    [
+        (replace(LINKED, pcie_width=8, utilisation_pct=0), "the PCIe link runs at x8 generation 5 of x16 generation 5"),
+        (replace(LINKED, pcie_gen=3), "the PCIe link runs at x16 generation 3 of x16 generation 5"),
+    ],
+)
+def test_a_worse_pcie_link_fires_once_it_has_lasted(sample: Sample, summary: str) -> None:
+    seconds = PCIE_LASTS_NS // SECOND_NS
+    assert sampled(*[sample] * seconds) == []
+    (finding,) = sampled(*[sample] * (seconds + 1))
+    assert (finding.rule_id, finding.advice, finding.summary) == ("pcie.degraded", Advice.SUSPECT, summary)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        pytest.param([replace(LINKED, pcie_gen=1, utilisation_pct=0)] * 300, id="idle devices sleep"),
+        pytest.param([replace(LINKED, pcie_gen=1), *[LINKED] * 20] * 20, id="just woken up"),
+        pytest.param([replace(LINKED, pcie_width=8, pcie_width_max=8)] * 300, id="a slot of eight lanes"),
+        pytest.param([replace(LINKED, pcie_width=None, pcie_gen=None)] * 300, id="not supported"),
+    ],
+)
+def test_these_are_no_worse_pcie_links(samples: list[Sample]) -> None:
+    assert sampled(*samples) == []
+
+
+def test_a_clock_that_is_set_back_neither_silences_a_rule_nor_fires_one() -> None:
+    memory, found = Memory(), []
+    for second in (1000, 1001, 200, 201, 202):
+        memory, new = judge_sample(memory, replace(CLEAN, at_ns=second * SECOND_NS, remap_failed=True))
+        found += new
+    assert [finding.at_ns // SECOND_NS for finding in found] == [1000, 200]
+    memory = Memory()
+    for second in (1000, 100, 101):
+        memory, new = judge_sample(memory, replace(LINKED, at_ns=second * SECOND_NS, pcie_width=8))
+        assert new == ()

@@ -2,9 +2,11 @@
 
 import pytest
 
+from paceline.health.findings import REPEAT_AFTER_NS
 from paceline.health.machine import (
     BAD_FINDINGS_LIMIT,
     CLEAN_PROBES_WANTED,
+    QUIET_NS,
     Appeared,
     Device,
     Found,
@@ -19,17 +21,21 @@ from paceline.health.machine import (
     ProbeFailed,
     ProbePassed,
     ProbeStarted,
+    RepairEnded,
+    RepairStarted,
     Reported,
     Silent,
     Stimulus,
     Unhold,
+    Unreadable,
     probes_wanted,
     replay,
     step,
     why_not_release,
+    why_not_repair,
 )
 from paceline.model.hardware import DeviceState
-from paceline.model.health import Advice, Finding
+from paceline.model.health import Advice, Finding, RepairAction
 from paceline.model.ids import DeviceUuid
 
 GPU = DeviceUuid("GPU-1")
@@ -87,6 +93,28 @@ def test_a_bad_finding_voids_the_clean_probes() -> None:
     assert (marked.state, marked.clean_probes, probes_wanted(marked)) == (S.SUSPECT, 0, CLEAN_PROBES_WANTED)
 
 
+def test_clean_probes_do_not_clear_a_fresh_suspicion() -> None:
+    """They clear it once the rule has had the chance to speak again, and did not."""
+    suspect, _ = step(device(S.HEALTHY), found(Advice.SUSPECT), 1_000)
+    passes: list[tuple[Stimulus, int]] = [(ProbePassed(1.0), 1_001 + n) for n in range(2 * CLEAN_PROBES_WANTED)]
+    restless, asked = replay(suspect, passes)
+    assert (restless.state, probes_wanted(restless)) == (S.SUSPECT, 1)
+    assert asked == (Probe(GPU),) * len(passes)
+    assert step(restless, ProbePassed(1.0), 999 + QUIET_NS)[0].state is S.SUSPECT
+    healthy, asked = step(restless, ProbePassed(1.0), 1_000 + QUIET_NS)
+    assert (healthy.state, healthy.bad_findings, healthy.bad_ns, asked) == (S.HEALTHY, 0, 0, (Unhold(GPU),))
+
+
+def test_quiet_alone_clears_nothing() -> None:
+    suspect, _ = step(device(S.HEALTHY), found(Advice.SUSPECT), 1_000)
+    assert step(suspect, Reported(), 1_000 * QUIET_NS) == (suspect, ())
+    assert step(suspect, ProbePassed(1.0), 1_000 * QUIET_NS)[0].state is S.SUSPECT, "three probes, not one"
+
+
+def test_a_lasting_condition_speaks_again_within_the_quiet_time() -> None:
+    assert QUIET_NS > REPEAT_AFTER_NS
+
+
 def test_repeated_suspicion_is_a_quarantine() -> None:
     states = walk(S.HEALTHY, *[found(Advice.SUSPECT)] * BAD_FINDINGS_LIMIT)
     assert states == [S.SUSPECT] * (BAD_FINDINGS_LIMIT - 1) + [S.DRAINING]
@@ -121,9 +149,40 @@ def test_what_is_found_in_silence_counts() -> None:
     assert step(unknown, Missing(), 7)[0].state is S.DRAINING
 
 
+@pytest.mark.parametrize("state", [S.PROBING, S.HEALTHY, S.SUSPECT, S.PROBATION])
+def test_a_device_that_hangs_nvml_is_unknown_and_has_to_prove_itself_when_it_answers(state: DeviceState) -> None:
+    unknown, asked = step(device(state, clean_probes=1), Unreadable("no answer within 2 s"), 7)
+    assert (unknown.state, unknown.reason, asked) == (S.UNKNOWN, "no answer within 2 s", (Hold(GPU, unknown.reason),))
+    again, asked = step(unknown, Unreadable("no answer within 2 s"), 8)
+    assert (again, asked) == (unknown, ()), "one hang is one bad finding, however long it lasts"
+    back, asked = step(again, Reported(), 9)
+    assert back.state is (S.SUSPECT if state is S.HEALTHY else state)
+    assert (back.bad_findings, back.bad_ns, probes_wanted(back), asked) == (1, 7, CLEAN_PROBES_WANTED, (Probe(GPU),))
+
+
+def test_a_device_that_hangs_nvml_again_and_again_is_quarantined() -> None:
+    hangs = [Unreadable("no answer"), Reported()] * BAD_FINDINGS_LIMIT
+    assert walk(S.HEALTHY, *hangs) == [S.UNKNOWN, S.SUSPECT] * (BAD_FINDINGS_LIMIT - 1) + [S.DRAINING] * 2
+
+
+def test_a_hang_after_the_silence_of_its_host_is_the_devices_own() -> None:
+    silent, _ = step(device(S.HEALTHY), Silent("no report for 10 s"), 7)
+    hung, _ = step(silent, Unreadable("no answer within 2 s"), 8)
+    assert (hung.state, hung.reason, hung.before_unknown) == (S.UNKNOWN, "no answer within 2 s", S.SUSPECT)
+    assert step(hung, Unreadable("no answer within 2 s"), 9) == (hung, ())
+
+
 @pytest.mark.parametrize("state", [S.DRAINING, S.QUARANTINED, S.REPAIR, S.RETIRED])
 def test_an_excluded_device_stays_whatever_it_reports(state: DeviceState) -> None:
-    for stimulus in (Reported(), Appeared(), Silent("x"), Missing(), found(Advice.QUARANTINE), ProbePassed(1.0)):
+    for stimulus in (
+        Reported(),
+        Appeared(),
+        Silent("x"),
+        Unreadable("x"),
+        Missing(),
+        found(Advice.QUARANTINE),
+        ProbePassed(1.0),
+    ):
         assert step(device(state), stimulus, 7) == (device(state), ())
 
 
@@ -144,8 +203,53 @@ def test_one_bad_sign_in_probation_is_quarantine_again(bad: Stimulus) -> None:
     assert isinstance(asked[0], Hold)
 
 
-def test_a_report_that_comes_late_does_not_undo_a_release() -> None:
-    assert step(device(S.PROBATION), found(Advice.QUARANTINE, at_ns=99), 300) == (device(S.PROBATION), ())
+@pytest.mark.parametrize("cured", [OperatorRelease("riser replaced"), RepairEnded(True, "reset done")])
+def test_a_report_that_comes_late_does_not_undo_a_release_or_a_repair(cured: Stimulus) -> None:
+    probation, _ = step(device(S.REPAIR), cured, 300)
+    for advice in Advice:
+        assert step(probation, found(advice, at_ns=299), 400) == (probation, ())
+    healthy, _ = replay(probation, [(ProbePassed(1.0), 301 + n) for n in range(CLEAN_PROBES_WANTED)])
+    assert healthy.state is S.HEALTHY
+    assert step(healthy, found(Advice.QUARANTINE, at_ns=299), 500) == (healthy, ())
+    assert step(healthy, found(Advice.QUARANTINE, at_ns=300), 500)[0].state is S.DRAINING
+
+
+def test_what_came_while_a_device_on_probation_was_unknown_counts() -> None:
+    probation, _ = step(device(S.QUARANTINED), OperatorRelease("riser replaced"), 300)
+    back, _ = replay(probation, [(Silent("no report"), 400), (Reported(), 500)])
+    assert step(back, found(Advice.QUARANTINE, at_ns=450), 501)[0].state is S.QUARANTINED
+
+
+def test_a_repair_leads_through_probation() -> None:
+    repair, asked = step(device(S.QUARANTINED, reason="Xid 95"), RepairStarted(RepairAction.RESET_GPU), 300)
+    assert (repair.state, repair.reason, asked) == (S.REPAIR, "RESET_GPU for: Xid 95", ())
+    probation, asked = step(repair, RepairEnded(True, "reset done"), 400)
+    assert (probation.state, probation.reason) == (S.PROBATION, "repaired: reset done")
+    assert (probation.pardoned_ns, asked) == (400, (Probe(GPU),))  # it stays held
+
+
+def test_a_repair_that_failed_leads_back_to_quarantine() -> None:
+    back, asked = step(device(S.REPAIR), RepairEnded(False, "no end within 10 min"), 400)
+    assert (back.state, back.reason) == (S.QUARANTINED, "repair failed: no end within 10 min")
+    assert asked == (Hold(GPU, back.reason),)
+    assert back.pardoned_ns == 0
+
+
+@pytest.mark.parametrize("state", [state for state in S if state is not S.QUARANTINED])
+def test_only_a_quarantined_device_is_repaired(state: DeviceState) -> None:
+    assert step(device(state), RepairStarted(RepairAction.REBOOT_NODE), 7) == (device(state), ())
+
+
+@pytest.mark.parametrize("state", [state for state in S if state is not S.REPAIR])
+def test_the_end_of_a_repair_that_was_overtaken_changes_nothing(state: DeviceState) -> None:
+    assert step(device(state), RepairEnded(True, "done"), 7) == (device(state), ())
+
+
+def test_repair_says_why_not() -> None:
+    assert why_not_repair(device(S.QUARANTINED)) is None
+    assert why_not_repair(device(S.HEALTHY)) == "the device is HEALTHY, not quarantined"
+    assert "still being drained (Xid 79)" in (why_not_repair(device(S.DRAINING, reason="Xid 79")) or "")
+    assert "going on: RESET_GPU" in (why_not_repair(device(S.REPAIR, reason="RESET_GPU for: Xid 95")) or "")
 
 
 def test_a_failed_probe_is_no_pass() -> None:

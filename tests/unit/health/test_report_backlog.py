@@ -1,11 +1,13 @@
 """What is kept of reports while the server is away."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.health.backlog import SAMPLED_REPORTS, Backlog, acknowledged, add
-from paceline.model.hardware import HostFacts, Sample, XidEvent
-from paceline.model.health import NodeReport
+from paceline.model.hardware import HostFacts, LinkSample, Sample, XidEvent
+from paceline.model.health import NodeAdvice, NodeFinding, NodeReport
 from paceline.model.ids import DeviceUuid, HostName, NodeId
 
 GPU = DeviceUuid("GPU-1")
@@ -37,6 +39,14 @@ def test_samples_go_first_and_an_xid_stays() -> None:
     assert [one.seq for one in backlog.reports] == [1, *range(3, SAMPLED_REPORTS + 3)]
     assert (backlog.reports[0].samples, backlog.reports[0].xids) == ((), report(1, xid=True).xids)
     assert backlog.thinned == 2
+
+
+def test_what_was_found_on_the_machine_stays_and_its_ports_go() -> None:
+    found = NodeFinding("link.down", 1, NodeAdvice.CORDON, 1, "mlx5_0/1 is down")
+    port = LinkSample("mlx5_0/1", "ib", 1, False, 400.0, 1, 0)
+    old = replace(report(1), node_findings=(found,), links=(port,))
+    backlog = filled([old, *(report(seq) for seq in range(2, SAMPLED_REPORTS + 2))])
+    assert backlog.oldest == replace(old, samples=(), links=())
 
 
 @given(st.lists(st.booleans(), max_size=300))

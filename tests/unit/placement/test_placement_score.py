@@ -1,11 +1,13 @@
 """Scores of drawn cohorts, and who is called slow."""
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.model.health import Advice
 from paceline.model.ids import DeviceUuid
-from paceline.model.measurement import DeviceScore, Measurement
-from paceline.placement.score import score, slow_findings
+from paceline.model.measurement import DeviceScore, Measurement, Workload
+from paceline.placement.score import cohort_of, corrupt_findings, repeatability, score, slow_findings
 
 
 def measured(uuid: str, *seconds: float, at_ns: int = 1, version: int = 1, ok: bool = True) -> Measurement:
@@ -78,3 +80,42 @@ def test_an_outlier_is_slow() -> None:
 )
 def test_nobody_is_slow(times: tuple[float, ...]) -> None:
     assert slow_findings(cohort(*times), 77) == ()
+
+
+def test_a_device_that_is_slow_in_two_benchmarks_is_one_finding() -> None:
+    rows = scores({f"GPU-{n}": 1.0 for n in range(7)} | {"GPU-7": 1.4})
+    memory = [replace(row, benchmark="triad", workload="memory", score=row.score**2) for row in rows]
+    (finding,) = slow_findings([*rows, *memory], 77)
+    assert finding.summary == "96% slower than the median of 8 × H200 in triad"
+    assert finding.evidence["slow_in"] == "gemm, triad"
+
+
+def test_steps_of_training_runs_condemn_nobody() -> None:
+    rows = cohort(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.4)
+    assert slow_findings([replace(row, workload=Workload.STEP) for row in rows], 77) == ()
+
+
+def test_scores_are_relative_to_the_sku_and_judged_within_a_driver() -> None:
+    times = {f"old-{n}": 1.0 for n in range(8)} | {f"new-{n}": 1.2 for n in range(8)}
+    skus = {DeviceUuid(uuid): "H200" for uuid in times}
+    cohorts = {uuid: cohort_of("H200", "580.65" if uuid.startswith("old") else "610.1") for uuid in skus}
+    rows = score([measured(uuid, seconds) for uuid, seconds in times.items()], skus, cohorts=cohorts)
+    assert {(row.cohort, round(row.score, 3), row.cohort_size) for row in rows} == {
+        ("H200/driver 580", 0.909, 8),
+        ("H200/driver 610", 1.091, 8),
+    }
+    assert slow_findings(rows, 77) == (), "a driver that is slow for all is no fault of a device"
+
+
+def test_a_wrong_integer_is_quarantined_and_a_failed_probe_is_not() -> None:
+    wrong = replace(measured("a", ok=False), error="corrupt: 1 of 64 rows of an integer GEMM are wrong")
+    (finding,) = corrupt_findings([wrong, wrong, replace(measured("b", ok=False), error="CUDA error 719")], 77)
+    assert (finding.uuid, finding.rule_id, finding.advice) == ("a", "probe.corrupt", Advice.QUARANTINE)
+    assert finding.summary == "silent data corruption: 1 of 64 rows of an integer GEMM are wrong"
+
+
+def test_repeatability_is_the_difference_that_two_probes_may_show() -> None:
+    assert repeatability([1.0, 1.01]) == (None, None)
+    mad, limit = repeatability([1.0, 1.01, 0.99, 1.0, 1.01])
+    assert mad == pytest.approx(0.01)
+    assert limit == pytest.approx(2.8 * 1.4826 * 0.01)

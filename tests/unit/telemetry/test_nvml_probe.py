@@ -1,14 +1,17 @@
 """The parent of the NVML reader, against readers that misbehave on purpose. Each is a real process."""
 
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
 import pytest
 
-from paceline.model.hardware import XidEvent
-from paceline.telemetry.nvml import NvmlProbe, Silence
+from paceline.model.hardware import DeviceFacts, XidEvent
+from paceline.model.ids import DeviceUuid
+from paceline.telemetry.nvml import FIRST_RETRY_S, NvmlProbe, Silence
 from paceline.telemetry.nvml_wire import Reading
 
 EMPTY = '{"devices": [], "samples": [], "took_us": 5, "cpu_s": 0.1, "rss_bytes": 7}'
@@ -36,6 +39,17 @@ print('{"ready": true}\\n{"xid": {"uuid": "GPU-1", "code": 79, "at_ns": 3, "sour
 time.sleep(3600)
 """
 
+PLACE = "00000000:3B:00.0"
+FACTS = json.dumps(asdict(DeviceFacts(DeviceUuid("GPU-1"), 0, "s", PLACE, "H200", 1, 700.0, "580")))
+SICK = f"""
+if "--skip" in sys.argv and {PLACE!r} in sys.argv[sys.argv.index("--skip"):]:
+    print('{{"ready": true}}', flush=True)
+    for line in sys.stdin: print('{EMPTY}', flush=True)
+print('{{"seen": {FACTS}}}', flush=True)
+os.pwrite(int(sys.argv[sys.argv.index("--mark") + 1]), {PLACE!r}.ljust(64).encode(), 0)
+time.sleep(3600)
+"""
+
 Start = Callable[[str], NvmlProbe]
 
 
@@ -49,8 +63,8 @@ def start(xids: list[XidEvent]) -> Iterator[Start]:
     probes: list[NvmlProbe] = []
 
     def begin(program: str) -> NvmlProbe:
-        command = (sys.executable, "-c", f"import sys, time\n{program}")
-        probes.append(NvmlProbe(xids.append, command, kill_after_s=0.5, start_within_s=20))
+        command = (sys.executable, "-c", f"import os, sys, time\n{program}")
+        probes.append(NvmlProbe(xids.append, command=command, kill_after_s=0.5, start_within_s=20))
         return probes[-1]
 
     yield begin
@@ -136,6 +150,28 @@ def test_xids_come_by_themselves(start: Start, xids: list[XidEvent]) -> None:
     while not xids and time.monotonic() < deadline:
         probe.read(0.05)
     assert [(event.uuid, event.code) for event in xids] == [("GPU-1", 79)]
+
+
+def test_a_device_that_goes_on_to_hang_is_tried_at_longer_and_longer_pauses(start: Start) -> None:
+    probe = start(SICK)
+    deadline = time.monotonic() + 30
+    while not probe.unreadable and time.monotonic() < deadline:
+        probe.read(0.1)
+    assert probe.unreadable == ("GPU-1",)
+    sick = probe._sick[PLACE]
+    assert sick.pause_s == FIRST_RETRY_S
+    for pause_s in (120.0, 240.0, 480.0, 900.0, 900.0):
+        sick.retry_at = time.monotonic()
+        while sick.pause_s != pause_s or probe._trial or sick.retry_at < time.monotonic():
+            result = probe.read(0.1)
+            assert not (isinstance(result, Silence) and result.declared), "a trial holds up nobody"
+            assert time.monotonic() < deadline + 60
+    probe._command = (*probe._command[:2], f"import sys, time\n{GOOD}")  # the device is well again
+    sick.retry_at = time.monotonic()
+    while probe.unreadable:
+        probe.read(0.1)
+        assert time.monotonic() < deadline + 90
+    assert probe.starts == 2
 
 
 def test_close_ends_the_reader(start: Start) -> None:

@@ -214,6 +214,18 @@ unsigned long long pls_throttle_reasons(const struct pls_device *d) {
     return pls_load_pct(d) ? 0x0 : 0x1; /* none, or idle */
 }
 
+/* Time that the clocks were held down for `bit`, as the driver counts it: `before_ns`, and what runs since then. */
+unsigned long long pls_throttled_ns(const struct pls_device *d, unsigned long long bit, uint64_t before_ns) {
+    uint64_t now = pls_now_ns();
+    int runs = d->throttle_since_ns && now > d->throttle_since_ns && (pls_throttle_reasons(d) & bit);
+    return before_ns + (runs ? now - d->throttle_since_ns : 0);
+}
+
+unsigned int pls_pcie_gen(const struct pls_device *d) {
+    if (d->pcie_gen != PLS_AUTO32) return d->pcie_gen;
+    return pls_load_pct(d) ? d->pcie_gen_max : 1; /* the link sleeps when idle */
+}
+
 unsigned long long pls_memory_used(const struct pls_device *d) {
     struct pls_process running[PLS_PROCESSES];
     unsigned long long used = 0;

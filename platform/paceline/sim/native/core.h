@@ -23,6 +23,8 @@ unsigned int pls_power_mw(const struct pls_device *d);
 unsigned int pls_temperature_c(const struct pls_device *d);
 unsigned int pls_sm_clock_mhz(const struct pls_device *d);
 unsigned long long pls_throttle_reasons(const struct pls_device *d);
+unsigned long long pls_throttled_ns(const struct pls_device *d, unsigned long long bit, uint64_t before_ns);
+unsigned int pls_pcie_gen(const struct pls_device *d);
 unsigned long long pls_memory_used(const struct pls_device *d);
 unsigned long long pls_energy_mj(nvmlDevice_t device, const struct pls_device *d);
 

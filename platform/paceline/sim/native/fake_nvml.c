@@ -184,18 +184,18 @@ API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *out) {
 
 /* ---- MIG, links, fans: present on the board or not at all ---- */
 
-DEVICE_CALL(nvmlDeviceGetMigMode, "nvmlDeviceGetMigMode", (nvmlDevice_t device, unsigned int *current, unsigned int *pending), { *current = *pending = 0; })
-READING(nvmlDeviceGetMaxMigDeviceCount, unsigned int, 0)
+DEVICE_CALL(nvmlDeviceGetMigMode, "nvmlDeviceGetMigMode", (nvmlDevice_t device, unsigned int *current, unsigned int *pending), { *current = *pending = d.mig_mode; })
+READING(nvmlDeviceGetMaxMigDeviceCount, unsigned int, d.mig_mode ? 7 : 0)
 READING(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
 UNSUPPORTED(nvmlDeviceGetFanSpeed, (nvmlDevice_t device, unsigned int *out __attribute__((unused))))
 UNSUPPORTED(nvmlDeviceGetFanSpeed_v2, (nvmlDevice_t device, unsigned int fan __attribute__((unused)), unsigned int *out __attribute__((unused))))
 UNSUPPORTED(nvmlDeviceGetNvLinkState, (nvmlDevice_t device, unsigned int link __attribute__((unused)), unsigned int *out __attribute__((unused))))
 READING(nvmlDeviceGetNumFans, unsigned int, 0)
-READING(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, pls_load_pct(&d) ? 5 : 1) /* the link sleeps when idle */
-READING(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, 5)
+READING(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, pls_pcie_gen(&d))
+READING(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, d.pcie_gen_max)
 READING(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned int, 5)
-READING(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, 16)
-READING(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, 16)
+READING(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, d.pcie_width)
+READING(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, d.pcie_width_max)
 READING(nvmlDeviceGetPcieReplayCounter, unsigned int, d.pcie_replays)
 DEVICE_CALL(nvmlDeviceGetPcieThroughput, "nvmlDeviceGetPcieThroughput", (nvmlDevice_t device, unsigned int counter, unsigned int *kb_per_s), {
     if (counter > 1) return NVML_ERROR_INVALID_ARGUMENT;
@@ -300,6 +300,7 @@ DEVICE_CALL(nvmlDeviceGetSramEccErrorStatus, "nvmlDeviceGetSramEccErrorStatus", 
     out->threshold_exceeded = d.sram_threshold_exceeded;
 })
 DEVICE_CALL(nvmlDeviceGetRemappedRows, "nvmlDeviceGetRemappedRows", (nvmlDevice_t device, unsigned int *corrected, unsigned int *uncorrected, unsigned int *pending, unsigned int *failed), {
+    if (d.mig_mode) return NVML_ERROR_NOT_SUPPORTED;
     *corrected = d.remap_corrected;
     *uncorrected = d.remap_uncorrected;
     *pending = d.remap_pending;
@@ -310,6 +311,7 @@ UNSUPPORTED(nvmlDeviceGetRetiredPages, (nvmlDevice_t device, unsigned int cause 
 UNSUPPORTED(nvmlDeviceGetRetiredPagesPendingStatus, (nvmlDevice_t device, unsigned int *out __attribute__((unused))))
 
 DEVICE_CALL(nvmlDeviceGetUtilizationRates, "nvmlDeviceGetUtilizationRates", (nvmlDevice_t device, nvmlUtilization_t *out), {
+    if (d.mig_mode) return NVML_ERROR_NOT_SUPPORTED;
     out->gpu = pls_load_pct(&d);
     out->memory = out->gpu * 6 / 10;
 })

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define PLS_MAGIC 0x544154534d495350ULL /* "PSIMSTAT", little endian */
-#define PLS_VERSION 1u
+#define PLS_VERSION 2u
 #define PLS_DEVICES 16   /* the largest host sold (HGX, DGX-2) has 16 */
 #define PLS_PROCESSES 32 /* per device */
 #define PLS_FAULTS 16    /* per device, and again for the host */
@@ -66,6 +66,7 @@ struct pls_device {
     uint64_t throttle_sw_thermal_ns;
     uint64_t throttle_hw_thermal_ns;
     uint64_t throttle_power_brake_ns;
+    uint64_t throttle_since_ns; /* unix time since when the bits of throttle_reasons add to the two above; 0: they do not */
     uint64_t pcie_replays;
     uint32_t remap_corrected;
     uint32_t remap_uncorrected;
@@ -74,7 +75,11 @@ struct pls_device {
     uint32_t recovery_action;
     uint32_t sram_threshold_exceeded;
     uint32_t process_count;
-    uint32_t reserved;
+    uint32_t mig_mode; /* 1: on; rows and utilisation of the parent cannot be queried then */
+    uint32_t pcie_gen; /* PLS_AUTO32: sleeps at 1 when idle */
+    uint32_t pcie_gen_max;
+    uint32_t pcie_width;
+    uint32_t pcie_width_max;
     struct pls_process processes[PLS_PROCESSES];
     struct pls_fault faults[PLS_FAULTS];
     uint64_t calls;        /* live: answered or refused calls on this device */

@@ -119,13 +119,14 @@ static nvmlReturn_t heat_field(const struct pls_device *d, nvmlFieldValue_t *f) 
     case 195: case 196: as_int(f, 0); return NVML_SUCCESS;
     case 74: case 75: as_ull(f, 0); return NVML_SUCCESS;
     case 269: as_ull(f, d->throttle_sw_thermal_ns); return NVML_SUCCESS;
-    case 270: as_ull(f, d->throttle_hw_thermal_ns); return NVML_SUCCESS;
-    case 271: as_ull(f, d->throttle_power_brake_ns); return NVML_SUCCESS;
+    case 270: as_ull(f, pls_throttled_ns(d, 0x40, d->throttle_hw_thermal_ns)); return NVML_SUCCESS;
+    case 271: as_ull(f, pls_throttled_ns(d, 0x80, d->throttle_power_brake_ns)); return NVML_SUCCESS;
     default: return power_field(d, f);
     }
 }
 
 static nvmlReturn_t field(nvmlDevice_t device, const struct pls_device *d, nvmlFieldValue_t *f) {
+    if (d->mig_mode && f->field_id >= 142 && f->field_id <= 145) return NVML_ERROR_NOT_SUPPORTED;
     switch (f->field_id) {
     case 1: case 2: as_uint(f, 1); return NVML_SUCCESS; /* ECC mode now, and after the next reboot */
     case 3: case 11: as_ull(f, d->ecc_corrected); return NVML_SUCCESS;

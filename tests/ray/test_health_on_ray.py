@@ -1,0 +1,130 @@
+"""Bad devices and cordoned hosts on real raylets: what Ray can give out follows at once, and survives the loss of the host."""
+
+import json
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from paceline_cluster import DEADLINE_S, Site, site
+
+from paceline.model.hardware import DeviceState, NodeState
+from paceline.sdk.rows import DeviceRow
+from paceline.sim import cluster
+from waiting import until
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+
+HOSTS, GPUS = 2, 4
+HELD = """
+import json, ray
+ray.init(namespace='paceline', log_to_driver=False, configure_logging=False)
+print(json.dumps(ray.get(ray.get_actor("paceline-placement").held.remote(), timeout=120)))
+"""
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Site]:
+    with tempfile.TemporaryDirectory(prefix="pl-test-", dir="/tmp") as home, site(Path(home), HOSTS, GPUS) as made:
+        yield made
+
+
+def idle(here: Site) -> list[DeviceRow]:
+    return here.devices(DeviceState.HEALTHY)
+
+
+def place(device: DeviceRow) -> str:
+    return f"{device.host}/{device.index}"
+
+
+def is_held(here: Site, device: DeviceRow) -> bool:
+    """By Ray's word, not by the inventory's."""
+    return [device.node_id, device.index] in json.loads(here.python(HELD))
+
+
+def test_an_xid_of_the_kernel_log_takes_an_idle_device_out(here: Site) -> None:
+    """NVML does not tell of it: only the line is written."""
+    device = idle(here)[-1]
+    state = cluster.host_state(here.home, device.host)
+    state.write_kmsg(
+        f"NVRM: Xid (PCI:{device.pci_bus_id[4:14].lower()}): 95, pid=1, name=python, Uncontained ECC error"
+    )
+    until(lambda: here.client.device(device.uuid).state is DeviceState.QUARANTINED, DEADLINE_S)
+    assert is_held(here, device)
+    told = [e.summary for e in here.client.story(device.uuid).events]
+    assert "Xid 95 (from kmsg)" in told
+    (verdict,) = [v for v in here.client.verdicts(uuid=device.uuid) if v.to_state == "DRAINING"]
+    assert (verdict.rule_id, verdict.mode) == ("xid", "enforce")
+
+
+def test_a_device_that_hangs_nvml_leaves_its_neighbours_in_service(here: Site) -> None:
+    device = idle(here)[-1]
+    neighbours = {d.uuid for d in idle(here)} - {device.uuid}
+    state = cluster.host_state(here.home, device.host)
+    state.set_hang(device.index)
+    try:
+        until(lambda: here.client.device(device.uuid).state is DeviceState.UNKNOWN, DEADLINE_S)
+        assert state.fired(device.index) >= 1
+        until(lambda: {d.uuid for d in idle(here)} == neighbours, DEADLINE_S, "they are read again")
+        until(lambda: is_held(here, device), DEADLINE_S)
+    finally:
+        state.clear_faults(device.index)
+
+
+def test_a_cordoned_device_and_a_drained_host_are_not_given_out(here: Site) -> None:
+    device = idle(here)[0]
+    here.run("paceline", "cordon", place(device), "--reason", "test")
+    until(lambda: is_held(here, device), DEADLINE_S)
+    assert here.client.device(device.uuid).state is DeviceState.HEALTHY, "nothing is wrong with it"
+    here.run("paceline", "uncordon", place(device), "--reason", "test over")
+    until(lambda: not is_held(here, device), DEADLINE_S)
+
+    here.run("paceline", "drain", device.host, "--deadline", "60s", "--reason", "test")
+    mine = [d for d in here.client.devices() if d.host == device.host]
+    until(lambda: all(is_held(here, d) for d in mine), DEADLINE_S)
+    until(lambda: host_state(here, device.host) is NodeState.CORDONED, DEADLINE_S, "no lease is left on it")
+    here.run("paceline", "uncordon", device.host, "--reason", "test over")
+    until(lambda: host_state(here, device.host) is NodeState.READY, DEADLINE_S)
+    until(lambda: not is_held(here, device), DEADLINE_S)
+
+
+def host_state(here: Site, name: str) -> NodeState:
+    return next(host.state for host in here.client.hosts() if host.host == name)
+
+
+def test_what_a_node_tells_while_the_server_stands_still_is_not_lost(here: Site) -> None:
+    """SIGSTOP of the API: the reports wait at the health actor, and each is taken once, in order."""
+    device = idle(here)[0]
+    state = cluster.host_state(here.home, device.host)
+    api = here.child("paceline.runtime.api")
+    api.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: api.status() == psutil.STATUS_STOPPED, 30, "the fault fired")
+        for code in (31, 43, 45):  # an application's: told, and held against nobody
+            state.inject_xid(device.index, code, consequences=False)
+    finally:
+        api.send_signal(signal.SIGCONT)
+
+    def told() -> list[str]:
+        events = here.client.events(limit=5000, entity=f"device:{device.uuid}")
+        return [e.summary for e in events if e.summary.startswith("Xid") and e.summary.endswith("(from nvml)")]
+
+    expected = [f"Xid {code} (from nvml)" for code in (31, 43, 45)]
+    until(lambda: len(told()) >= len(expected), DEADLINE_S, "the reports have come")
+    assert told() == expected
+
+
+def test_a_quarantine_outlives_its_node(here: Site) -> None:
+    """The host loses power, a device on it is quarantined meanwhile, and the hold is made once the node is back."""
+    device = idle(here)[0]
+    assert cluster.kill_host(here.home, device.host) >= 1, "the fault fired"
+    until(lambda: here.client.device(device.uuid).state is DeviceState.UNKNOWN, DEADLINE_S)
+    here.run("paceline", "quarantine", device.uuid, "--reason", "test")
+    assert here.client.device(device.uuid).state is DeviceState.DRAINING, "nobody can check a hold on it now"
+    here.run("paceline", "sim", "up", "--hosts", str(HOSTS), "--gpus", str(GPUS))
+    until(lambda: here.client.device(device.uuid).state is DeviceState.QUARANTINED, DEADLINE_S)
+    back = here.client.device(device.uuid)
+    assert back.node_id != device.node_id
+    assert is_held(here, back)

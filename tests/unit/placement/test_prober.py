@@ -1,0 +1,228 @@
+"""Devices are lent for a probe and given back whatever happens; a gang never waits for the schedule. Ray and the server are stand-ins."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paceline.benchmark import launcher
+from paceline.model.hardware import DeviceState, NodeState
+from paceline.model.ids import NO_CAUSE, DeviceUuid, HostName, JobId, LeaseId, NodeId
+from paceline.model.measurement import DeviceScore, Measurement
+from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, NodeView, Plan, Refusal
+from paceline.model.workload import GangRequest
+from paceline.placement import binding, probing
+from paceline.placement.binding import Hold
+from paceline.placement.probing import Past
+from paceline.placement.service import PlacementService
+
+A = NodeId("a")
+GPUS = 4
+
+
+def request(devices: int) -> GangRequest:
+    return GangRequest(JobId("job"), "run", 1, devices, 0.5)
+
+
+class World:
+    """One node of four idle sound devices, a probe that ends when it is told to, and a server that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.free = set(range(GPUS))
+        self.probe_may_end = asyncio.Event()
+        self.probing = asyncio.Event()
+        self.reported = asyncio.Event()
+        self.told: list[Measurement] = []
+        self.found: dict[DeviceUuid, DeviceState] = {}
+        self.leases: list[LeaseView] = []
+
+    async def take_free(self, node_id: NodeId) -> dict[int, Hold]:
+        taken, self.free = self.free, set()
+        return {index: Held(self, node_id, index) for index in taken}  # type: ignore[misc]
+
+    async def take_free_on(self, nodes: list[NodeId]) -> dict[tuple[NodeId, int], Hold]:
+        return {(A, index): hold for index, hold in (await self.take_free(A)).items()}
+
+    async def measure(self, uuid: DeviceUuid, _: object) -> tuple[Measurement, ...]:
+        self.probing.set()
+        await self.probe_may_end.wait()
+        return (Measurement(uuid, "gemm", 1, 7, (0.1,), True),)
+
+    async def measurements(self, values: list[Measurement]) -> tuple[DeviceScore, ...]:
+        self.told += values
+        self.reported.set()
+        return tuple(DeviceScore(m.uuid, m.benchmark, 1.0, 0.0, 1, "H", GPUS) for m in values)
+
+    async def fleet(self) -> FleetSnapshot:
+        leased = {uuid: lease.lease_id for lease in self.leases for uuid in lease.devices}
+        devices = [
+            DeviceView(u := DeviceUuid(f"a{i}"), HostName("a"), A, i, "H", self.state(u), 1.0, leased.get(u), NO_CAUSE)
+            for i in range(GPUS)
+        ]
+        return FleetSnapshot(1, (NodeView(A, HostName("a"), NodeState.READY),), tuple(devices), tuple(self.leases))
+
+    def state(self, uuid: DeviceUuid) -> DeviceState:
+        return self.found.get(uuid, DeviceState.HEALTHY)
+
+    async def create_lease(self, wanted: GangRequest, plan: Plan) -> LeaseView:
+        self.leases = [LeaseView(LeaseId("lease"), wanted.attempt_id, plan.devices, NO_CAUSE)]
+        return self.leases[0]
+
+
+class Held:
+    def __init__(self, world: World, node_id: NodeId, index: int) -> None:
+        self.world, self.node_id, self.index = world, node_id, index
+
+    def release(self) -> None:
+        self.world.free.add(self.index)
+
+
+def in_world(
+    monkeypatch: pytest.MonkeyPatch, test: Callable[[World, PlacementService], Coroutine[Any, Any, None]]
+) -> None:
+    async def run() -> None:
+        world = World()
+        monkeypatch.setattr(binding, "take_free", world.take_free)
+        monkeypatch.setattr(binding, "take_free_on", world.take_free_on)
+        monkeypatch.setattr(launcher, "measure", world.measure)
+        service = PlacementService("http://127.0.0.1:1", "token")
+        service._client = world
+        service._snapshot = await world.fleet()
+        service._started.set()
+        await test(world, service)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def make_old(service: PlacementService, *indices: int) -> None:
+    """Their last probe is long ago."""
+    service._start_probes()
+    for index in indices:
+        service._prober._past[DeviceUuid(f"a{index}")] = Past(0)
+
+
+async def settle(service: PlacementService) -> None:
+    await asyncio.gather(*service._tasks.values())
+
+
+def test_an_idle_device_is_held_while_it_is_probed_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        make_old(service, 2)
+        service._start_probes()
+        await world.probing.wait()
+        assert world.free == {0, 1, 3}
+        assert set(service._prober.lent) == {(A, 2)}
+        assert service.held() == [], "the inventory still gives it out"
+        service._start_probes()
+        world.probe_may_end.set()
+        await settle(service)
+        assert [m.uuid for m in world.told] == ["a2"], "once"
+        assert world.free == set(range(GPUS))
+
+    in_world(monkeypatch, test)
+
+
+def test_a_device_that_its_probe_finds_sick_stays_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        make_old(service, 2)
+        world.found[DeviceUuid("a2")] = DeviceState.SUSPECT
+        world.probe_may_end.set()
+        service._start_probes()
+        await settle(service)
+        assert service.held() == [(A, 2)]
+        assert world.free == {0, 1, 3}
+        assert service._prober.lent == {}
+
+    in_world(monkeypatch, test)
+
+
+def test_a_gang_goes_around_a_device_that_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        make_old(service, 0)
+        service._start_probes()
+        await world.probing.wait()
+        grant = await service.acquire(request(3), "")
+        assert isinstance(grant, Grant)
+        assert grant.devices == ("a1", "a2", "a3")
+        world.probe_may_end.set()
+        await world.reported.wait()
+        assert set(service._prober.lent) == {(A, 0)}, "it must not be found unmasked by a gang that is being bound"
+        service._unbind(grant.lease_id)
+        await settle(service)
+        assert world.free == set(range(GPUS))
+
+    in_world(monkeypatch, test)
+
+
+def test_a_gang_that_needs_it_ends_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        make_old(service, 0)
+        service._start_probes()
+        await world.probing.wait()
+        grant = await service.acquire(request(4), "")
+        assert isinstance(grant, Grant)
+        assert len(grant.devices) == 4
+        assert world.told == []
+
+    in_world(monkeypatch, test)
+
+
+def test_nothing_is_swept_while_somebody_waits_for_a_gang(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        assert isinstance(await service.acquire(request(5), ""), Refusal)
+        make_old(service, 0)
+        service._start_probes()
+        assert not [key for key in service._tasks if isinstance(key, tuple)]
+        service._prober._asked_for_ns -= probing.QUIET_NS
+        service._start_probes()
+        assert [key for key in service._tasks if isinstance(key, tuple)] == [("sweep", A, "a0")]
+        world.probe_may_end.set()
+        await settle(service)
+
+    in_world(monkeypatch, test)
+
+
+def test_a_device_in_use_is_left_alone_and_not_tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        world.free = {1, 2, 3}
+        make_old(service, 0)
+        service._start_probes()
+        await settle(service)
+        assert (world.told, world.free) == ([], {1, 2, 3})
+        service._tasks.clear()
+        service._start_probes()
+        assert service._tasks == {}
+
+    in_world(monkeypatch, test)
+
+
+def test_old_scores_are_renewed_inside_the_masks_before_a_gang_gets_its_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        service._prober.refused()  # no sweep
+        make_old(service, 0, 1)
+        world.probe_may_end.set()
+        grant = await service.acquire(request(2), "")
+        assert isinstance(grant, Grant)
+        assert sorted(m.uuid for m in world.told) == ["a0", "a1"]
+        service._unbind(grant.lease_id)
+        again = await service.acquire(replace(request(2), attempt=2), "")
+        assert isinstance(again, Grant)
+        assert len(world.told) == 2, "they are not old any more"
+
+    in_world(monkeypatch, test)
+
+
+def test_a_gang_starts_with_old_scores_if_they_cannot_be_renewed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        service._prober.refused()
+        make_old(service, 0, 1)
+        monkeypatch.setattr("paceline.placement.prober.BEFORE_A_JOB_S", 0.0)
+        grant = await service.acquire(request(2), "")
+        assert isinstance(grant, Grant)
+        assert world.told == []
+
+    in_world(monkeypatch, test)
