@@ -16,7 +16,7 @@ from paceline.model.measurement import DeviceScore, Measurement
 from paceline.model.plan import DeviceView, FleetSnapshot
 from paceline.placement import binding, probing
 from paceline.placement.binding import Hold
-from paceline.placement.probing import Past
+from paceline.placement.probing import Past, Proofs
 
 log = structlog.get_logger()
 
@@ -36,6 +36,7 @@ class Prober:
         self._past: dict[DeviceUuid, Past] = {}
         self._slots: dict[NodeId, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(PROBES_PER_NODE))
         self._probing: set[DeviceUuid] = set()
+        self._proofs: dict[DeviceUuid, Proofs] = {}
         self._asked_for_ns = 0
         self.lent: dict[Place, Hold] = {}
         """Sound devices that are held for the time of a probe."""
@@ -46,7 +47,10 @@ class Prober:
 
     def at_once(self, snapshot: FleetSnapshot, held: Collection[Place]) -> dict[NodeId, list[DeviceView]]:
         """Held devices whose machine waits for a probe, by node; each is given once, to be handed to `probe`."""
-        return self._by_node([d for d in probing.at_once(snapshot, held) if d.uuid not in self._probing])
+        waiting = probing.at_once(snapshot, held)
+        self._proofs = {d.uuid: self._proofs.get(d.uuid, Proofs()) for d in waiting}
+        due = [d for d in waiting if probing.may_prove(self._proofs[d.uuid], time.time_ns())]
+        return self._by_node([d for d in due if d.uuid not in self._probing])
 
     def sweep(self, snapshot: FleetSnapshot) -> dict[NodeId, list[DeviceView]]:
         """Idle sound devices whose turn it is, by node, to be handed to `probe_idle`. None while somebody waits for a gang."""
@@ -80,6 +84,8 @@ class Prober:
             results = await asyncio.gather(*(self._measure(device, holds) for device in devices))
             scores = await self._report([row for rows in results for row in rows])
             for device, rows in zip(devices, results, strict=True):
+                if device.uuid in self._proofs:
+                    self._proofs[device.uuid] = Proofs(self._proofs[device.uuid].count + 1, time.time_ns())
                 if rows:
                     own = [row for row in scores if row.uuid == device.uuid]
                     self._past[device.uuid] = probing.probed(self._past.get(device.uuid), own, time.time_ns())

@@ -34,6 +34,10 @@ AT_ONCE_ON_A_NODE: Final = 1
 AT_ONCE_IN_THE_FLEET: Final = 0.05
 QUIET_NS: Final = MINUTE_NS
 """After a request for a gang was refused, its run waits and will ask again: nothing is swept meanwhile."""
+PROOFS_AT_ONCE: Final = 3
+"""As many clean probes as clear a device (`machine.CLEAN_PROBES_WANTED`) are made one after the other…"""
+PROOF_PAUSE_NS: Final = 15 * 1_000_000_000
+"""…and then one now and again: the machine waits for a quiet time, and probes meanwhile prove nothing new."""
 assert RECHECK_NS * WINDOW < RESTED_NS < SWEEP_PERIOD_NS < MAX_AGE_NS
 
 PROBED: Final = frozenset({DeviceState.PROBING, DeviceState.PROBATION, DeviceState.SUSPECT})
@@ -48,6 +52,19 @@ class Past:
     drifting: bool = False
     rechecks: int = 0
     tried_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """Probes of a device since its machine waits for them, and when the last one ended."""
+
+    count: int = 0
+    at_ns: int = 0
+
+
+def may_prove(proofs: Proofs, now_ns: int) -> bool:
+    """Whether a device that waits for a probe gets one now."""
+    return proofs.count < PROOFS_AT_ONCE or now_ns - proofs.at_ns >= PROOF_PAUSE_NS
 
 
 def probed(before: Past | None, scores: Iterable[DeviceScore], now_ns: int) -> Past:

@@ -13,7 +13,7 @@ from paceline.model.errors import RunFailed
 from paceline.model.ids import DeviceUuid, HostName
 from paceline.placement.score import CORRUPT
 from paceline.sim.fleet import identify
-from paceline.sim.pace import STATE_VARIABLE
+from paceline.sim.pace import STATE_VARIABLE, Pace
 from paceline.sim.state import HostState
 
 STEP_S = 0.02
@@ -125,3 +125,33 @@ def test_the_measurements_of_a_probe_are_of_one_time() -> None:
 def test_a_probe_that_says_nothing_is_no_pass() -> None:
     (only,) = launcher.measurements(DeviceUuid("a"), (), 7)
     assert (only.ok, only.error, only.workload) == (False, "the probe said nothing", "compute")
+
+
+class Clock:
+    """Stands for the time module: nothing passes but what is slept, and what a host adds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("late", "made"), [(0, 3), (2, 5), (99, 18)])
+def test_a_repetition_that_the_host_held_up_is_made_again(
+    late: int, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, calls = Clock(), []
+    monkeypatch.setattr("paceline.benchmark.probe.time", clock)
+    monkeypatch.setattr("paceline.sim.pace.time", clock)
+
+    def work() -> None:
+        calls.append(1)
+        clock.now += 0.05 if len(calls) <= late else 0.001
+
+    seconds = probe._timed(work, Pace(1.0, 0.01), 3)
+    assert len(calls) == made
+    assert seconds == pytest.approx([0.05 if late > 90 else 0.01] * 3)

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from paceline.health import machine
 from paceline.model.hardware import DeviceState, NodeState
 from paceline.model.ids import NO_CAUSE, DeviceUuid, HostName, LeaseId, NodeId
 from paceline.model.measurement import DeviceScore
@@ -116,3 +117,12 @@ def test_a_score_is_old_after_days_and_is_not_renewed_again_and_again() -> None:
     assert probing.is_old(Past(NOW - MAX_AGE_NS - 1), NOW)
     assert not probing.is_old(Past(NOW - MAX_AGE_NS), NOW)
     assert not probing.is_old(probing.tried(Past(LONG_AGO - MAX_AGE_NS), NOW), NOW)
+
+
+def test_a_device_that_has_proved_itself_waits_between_further_probes() -> None:
+    """Its machine waits for a quiet time of 90 s: probes back to back meanwhile would prove nothing and fill the history."""
+    assert probing.PROOFS_AT_ONCE == machine.CLEAN_PROBES_WANTED
+    three = probing.Proofs(3, at_ns=1_000)
+    assert probing.may_prove(probing.Proofs(2, at_ns=1_000), 1_000)
+    assert not probing.may_prove(three, 1_000 + probing.PROOF_PAUSE_NS - 1)
+    assert probing.may_prove(three, 1_000 + probing.PROOF_PAUSE_NS)
