@@ -39,7 +39,7 @@ check: install ## ruff, mypy --strict, import rules, tidy, unit and property tes
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m "not ray" tests/test_tidy.py tests/test_platform_name.py tests/unit tests/properties
+	$(BIN)/python -m pytest -q -n 2 -m "not ray" tests/test_tidy.py tests/test_platform_name.py tests/unit tests/properties
 
 bench: install ## figures beside their rivals; ONLY=area for one area
 	$(BIN)/python -m paceline.benchmark.bench $(if $(ONLY),--only $(ONLY))

@@ -51,7 +51,7 @@ def get(
     limit: Annotated[int, typer.Option(min=1, max=5000, help="longest list, where it grows with time")] = 50,
     address: AddressOption = None,
 ) -> None:
-    """List hosts, devices (gpus), leases, jobs, sessions, events, verdicts, rules, links or alerts."""
+    """List hosts, devices (gpus), leases, jobs, sessions, events, verdicts, rules, links, alerts or reliability."""
     with Client(address, deadline_s=DEADLINE_S) as client:
         if watched and kind is Kind.EVENTS:
             follow_events(client, output, limit)
