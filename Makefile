@@ -32,7 +32,7 @@ packages: # Debian packages that the tests need: a PostgreSQL server and a brows
 	@tests/packages.sh
 
 test: install packages ## the whole test-suite
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 check: install ## ruff, mypy --strict, import rules, tidy, unit and property tests; under a minute
 	$(BIN)/ruff check .
