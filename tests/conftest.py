@@ -22,6 +22,7 @@ from paceline.inventory.store import Store
 SQLITE_AND_POSTGRESQL = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
 
 
+@pytest.hookimpl(tryfirst=True)  # the scheduler reads these marks in its own hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where two workers share the tests: all clusters of raylets in one, file by file the rest. Two clusters at once on two cores
     make Ray's own start-up limits the test."""
