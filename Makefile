@@ -32,7 +32,14 @@ packages: # Debian packages that the tests need: a PostgreSQL server and a brows
 	@tests/packages.sh
 
 test: install packages ## the whole test-suite
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+ifdef ARGS
+	$(BIN)/python -m pytest $(ARGS)
+else # one cluster of raylets at a time, and the rest beside it
+	mkdir -p build
+	$(BIN)/python -m pytest -m "not (ray or e2e)" > build/test-rest.log 2>&1 & rest=$$!; \
+	$(BIN)/python -m pytest -v -m "ray or e2e"; clusters=$$?; \
+	wait $$rest; rest=$$?; cat build/test-rest.log; exit $$((clusters || rest))
+endif
 
 check: install ## ruff, mypy --strict, import rules, tidy, unit and property tests; under a minute
 	$(BIN)/ruff check .

@@ -22,15 +22,6 @@ from paceline.inventory.store import Store
 SQLITE_AND_POSTGRESQL = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
 
 
-@pytest.hookimpl(tryfirst=True)  # the scheduler reads these marks in its own hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where two workers share the tests: all clusters of raylets in one, file by file the rest. Two clusters at once on two cores
-    make Ray's own start-up limits the test."""
-    for item in items:
-        raylets = item.get_closest_marker("ray") or item.get_closest_marker("e2e")
-        item.add_marker(pytest.mark.xdist_group("raylets" if raylets else item.path.name))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def log_beside_what_is_printed() -> None:
     """A server that runs in a test's own process must not write its log into what the test captures of a command."""
