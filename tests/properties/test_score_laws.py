@@ -1,6 +1,7 @@
 """Laws of scores and of drift on any fleet."""
 
 from dataclasses import replace
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +45,7 @@ def slowed(track: Track, factor: float) -> Track:
 
 
 @given(probes(), st.randoms(use_true_random=False))
-def test_the_order_of_measurements_is_no_input(given_rows: list[Measurement], dice) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_of_measurements_is_no_input(given_rows: list[Measurement], dice: Random) -> None:
     skus = {m.uuid: "H200" for m in given_rows}
     shuffled = given_rows.copy()
     dice.shuffle(shuffled)
@@ -68,7 +69,7 @@ def test_a_slowdown_that_all_share_finds_nobody(cohort: dict[DeviceUuid, Track],
 
 
 @given(cohorts(), st.randoms(use_true_random=False))
-def test_the_order_of_devices_and_of_runs_is_no_input(cohort: dict[DeviceUuid, Track], dice) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_of_devices_and_of_runs_is_no_input(cohort: dict[DeviceUuid, Track], dice: Random) -> None:
     order = list(cohort)
     dice.shuffle(order)
     other = {uuid: replace(cohort[uuid], runs=cohort[uuid].runs[::-1]) for uuid in order}

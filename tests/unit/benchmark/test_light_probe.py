@@ -3,6 +3,7 @@
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -127,30 +128,19 @@ def test_a_probe_that_says_nothing_is_no_pass() -> None:
     assert (only.ok, only.error, only.workload) == (False, "the probe said nothing", "compute")
 
 
-class Clock:
-    """Stands for the time module: nothing passes but what is slept, and what a host adds."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.mark.parametrize(("late", "made"), [(0, 3), (2, 5), (99, 18)])
 def test_a_repetition_that_the_host_held_up_is_made_again(
     late: int, made: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, calls = Clock(), []
+    """By a clock of its own: nothing passes but what the pace waits, and what a host adds to the work."""
+    passed, calls = [0.0], []
+    clock = SimpleNamespace(perf_counter=lambda: sum(passed), sleep=passed.append)
     monkeypatch.setattr("paceline.benchmark.probe.time", clock)
     monkeypatch.setattr("paceline.sim.pace.time", clock)
 
     def work() -> None:
         calls.append(1)
-        clock.now += 0.05 if len(calls) <= late else 0.001
+        passed.append(0.05 if len(calls) <= late else 0.001)
 
     seconds = probe._timed(work, Pace(1.0, 0.01), 3)
     assert len(calls) == made

@@ -38,11 +38,11 @@ class World:
         self.found: dict[DeviceUuid, DeviceState] = {}
         self.leases: list[LeaseView] = []
 
-    async def take_free(self, node_id: NodeId) -> dict[int, Hold]:
+    async def take_free(self, node_id: NodeId) -> dict[int, "Held"]:
         taken, self.free = self.free, set()
-        return {index: Held(self, node_id, index) for index in taken}  # type: ignore[misc]
+        return {index: Held(self, node_id, index) for index in taken}
 
-    async def take_free_on(self, nodes: list[NodeId]) -> dict[tuple[NodeId, int], Hold]:
+    async def take_free_on(self, nodes: list[NodeId]) -> dict[tuple[NodeId, int], "Held"]:
         return {(A, index): hold for index, hold in (await self.take_free(A)).items()}
 
     async def measure(self, uuid: DeviceUuid, _: object) -> tuple[Measurement, ...]:

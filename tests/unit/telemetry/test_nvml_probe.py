@@ -21,12 +21,12 @@ for line in sys.stdin: print('{EMPTY}', flush=True)
 """
 DEAF = """
 print('{"ready": true}', flush=True)
-time.sleep(3600)
+signal.pause()
 """
 ONCE = f"""
 print('{{"ready": true}}', flush=True)
 sys.stdin.readline(); print('{EMPTY}', flush=True)
-time.sleep(3600)
+signal.pause()
 """
 LATE = f"""
 print('{{"ready": true}}', flush=True)
@@ -36,7 +36,7 @@ FAILS = """print('{"failed": "Driver Not Loaded"}', flush=True)"""
 DIES = "sys.exit(9)"
 XID = """
 print('{"ready": true}\\n{"xid": {"uuid": "GPU-1", "code": 79, "at_ns": 3, "source": "nvml"}}', flush=True)
-time.sleep(3600)
+signal.pause()
 """
 
 PLACE = "00000000:3B:00.0"
@@ -47,7 +47,7 @@ if "--skip" in sys.argv and {PLACE!r} in sys.argv[sys.argv.index("--skip"):]:
     for line in sys.stdin: print('{EMPTY}', flush=True)
 print('{{"seen": {FACTS}}}', flush=True)
 os.pwrite(int(sys.argv[sys.argv.index("--mark") + 1]), {PLACE!r}.ljust(64).encode(), 0)
-time.sleep(3600)
+signal.pause()
 """
 
 Start = Callable[[str], NvmlProbe]
@@ -63,7 +63,7 @@ def start(xids: list[XidEvent]) -> Iterator[Start]:
     probes: list[NvmlProbe] = []
 
     def begin(program: str) -> NvmlProbe:
-        command = (sys.executable, "-c", f"import os, sys, time\n{program}")
+        command = (sys.executable, "-c", f"import os, signal, sys, time\n{program}")
         probes.append(NvmlProbe(xids.append, command=command, kill_after_s=0.5, start_within_s=20))
         return probes[-1]
 
