@@ -14,7 +14,6 @@ from paceline.model.measurement import DeviceScore, Measurement
 from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, NodeView, Plan, Refusal
 from paceline.model.workload import GangRequest
 from paceline.placement import binding, probing
-from paceline.placement.binding import Hold
 from paceline.placement.probing import Past
 from paceline.placement.service import PlacementService
 
