@@ -13,7 +13,6 @@ NOW = 10 * WINDOW_NS
 ACTIONS = st.sampled_from(RepairAction)
 RECORDS = st.builds(
     RepairRecord,
-    st.just("serial"),
     ACTIONS,
     st.sampled_from(["xid:79", "xid:95"]),
     st.integers(NOW - 2 * WINDOW_NS, NOW),
@@ -47,7 +46,7 @@ def test_a_device_that_no_repair_heals_is_replaced_within_a_week(want: RepairAct
         action = next_action(want, "xid:79", history, NOW + hour, False, ()).action
         if action is RepairAction.REPLACE:
             break
-        history.append(RepairRecord("serial", action, "xid:79", NOW + hour, ok))
+        history.append(RepairRecord(action, "xid:79", NOW + hour, ok))
     assert len(history) <= 6
 
 

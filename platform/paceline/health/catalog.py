@@ -83,7 +83,10 @@ class Ruling:
     place: str = ""
     window: Window | None = None
     recovery: int | None = None
-    known: bool = True
+
+    @property
+    def known(self) -> bool:
+        return self.authority != NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,6 @@ class Catalog:
     recoveries: Mapping[int, Recovery]
     link_bits: tuple[LinkBits, ...]
     nvlink5: Mapping[tuple[int, int], tuple[Nvlink5Rule, ...]]
-    site: Mapping[int, SiteRow]
     rulings: Mapping[int, Ruling]
     sub_rulings: Mapping[tuple[int, bool], Ruling]
     """By the number of the NVLink 5 rule, and whether the line calls it fatal."""
@@ -210,7 +212,6 @@ def load(site: str = "") -> Catalog:
         recoveries=MappingProxyType(read_recoveries(_rows("recovery_actions.csv"))),
         link_bits=link_bits,
         nvlink5=MappingProxyType(nvlink5),
-        site=MappingProxyType(rows),
         rulings=MappingProxyType(_rulings(meanings, policy, windows, rows)),
         sub_rulings=MappingProxyType(_sub_rulings(meanings, policy, nvlink5)),
         link_rulings=MappingProxyType(_link_rulings(meanings[subcodes.NVLINK_BITS], link_bits)),
@@ -302,4 +303,4 @@ def _of(meaning: XidMeaning, advice: Advice, authority: str, why: str, window: W
 
 
 def _unknown(code: int) -> Ruling:
-    return Ruling(Advice.OBSERVE, NOBODY, "in no catalog: recorded only", f"Xid {code} is in no catalog", known=False)
+    return Ruling(Advice.OBSERVE, NOBODY, "in no catalog: recorded only", f"Xid {code} is in no catalog")

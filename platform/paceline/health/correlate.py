@@ -46,8 +46,6 @@ FABRIC_RULES: Final = frozenset({SILENT, "sxid", "link.down", "link.slow", "link
 DERIVED: Final = frozenset({"xid.repeated", "correlate.application", "correlate.hardware", "correlate.fabric", "lemon"})
 XID: Final = "xid:"
 
-VERSION: Final = 1
-
 
 class Kind(StrEnum):
     APPLICATION = "APPLICATION"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from paceline.health.catalog import load
-from paceline.model.hardware import RecoveryAction, Sample
+from paceline.model.hardware import Sample
 from paceline.model.health import Advice, Finding
 
 SECOND_NS: Final = 1_000_000_000
@@ -59,14 +59,6 @@ Evidence = dict[str, str | int | float | bool | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """When a rule last spoke, and for how long it is quiet after that."""
-
-    at_ns: int
-    quiet_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Memory:
     """What the rules remember of one device. Start with `Memory()`; it is bounded by the window and the number of rules."""
 
@@ -77,7 +69,8 @@ class Memory:
     """(when, what) the driver's counter of slowdown showed whenever it had risen: the newest value before the window first."""
     narrow_since_ns: int | None = None
     """Since when the PCIe link has been worse than it could be, in each sample."""
-    spoken: Mapping[str, Spoken] = field(default_factory=dict)
+    spoken: Mapping[str, int] = field(default_factory=dict)
+    """When each rule spoke last."""
 
 
 def judge_sample(memory: Memory, sample: Sample) -> tuple[Memory, tuple[Finding, ...]]:
@@ -94,10 +87,10 @@ def judge_sample(memory: Memory, sample: Sample) -> tuple[Memory, tuple[Finding,
     found = []
     for finding in _fired(memory, sample):
         rule = finding.rule_id
-        before = memory.spoken.get(rule)
-        if before is None or not 0 <= sample.at_ns - before.at_ns < before.quiet_ns:
-            quiet_ns = 0 if rule == "ecc.uncorrected" else REPEAT_AFTER_NS
-            memory = replace(memory, spoken={**memory.spoken, rule: Spoken(sample.at_ns, quiet_ns)})
+        before_ns = memory.spoken.get(rule)
+        quiet_ns = 0 if rule == "ecc.uncorrected" else REPEAT_AFTER_NS
+        if before_ns is None or not 0 <= sample.at_ns - before_ns < quiet_ns:
+            memory = replace(memory, spoken={**memory.spoken, rule: sample.at_ns})
             found.append(finding)
     return replace(memory, last=sample), tuple(found)
 
@@ -127,10 +120,9 @@ def _fired(memory: Memory, sample: Sample) -> Iterator[Finding]:
 
 def _recovery(sample: Sample, value: int) -> Finding:
     row = load().recoveries.get(value)
-    name = RecoveryAction(value).name if value in set(RecoveryAction) else str(value)
-    evidence: Evidence = {"recovery_action": value, "name": row.name if row else name, "authority": "driver"}
+    evidence: Evidence = {"recovery_action": value, "name": row.name if row else str(value), "authority": "driver"}
     if row is None:
-        summary = f"the driver asks for recovery action {name}, which is in no table: recorded only"
+        summary = f"the driver asks for recovery action {value}, which is in no table: recorded only"
         return _of("recovery.action", Advice.OBSERVE, sample, summary, evidence)
     summary = f"the driver asks for recovery action {row.name}"
     return _of("recovery.action", row.advice, sample, summary, evidence | {"action": row.action, "why": row.why})

@@ -66,9 +66,8 @@ can do by itself; a human looks, or another Xid says it. A fabric is reset by th
 
 @dataclass(frozen=True, slots=True)
 class RepairRecord:
-    """A repair that has ended at `at_ns`. `code` is what it was for (`correlate.code_of`); `ok`: it did what it should."""
+    """A repair of one serial that has ended at `at_ns`. `code` is what it was for (`correlate.code_of`); `ok`: it did what it should."""
 
-    serial: str
     action: RepairAction
     code: str
     at_ns: int

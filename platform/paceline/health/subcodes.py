@@ -21,7 +21,6 @@ from paceline.model.health import Advice
 NVLINK_BITS: Final = 74
 NVLINK5: Final = range(144, 151)
 RECOVERY_CHANGED: Final = 154
-SM_EXCEPTION: Final = 13
 TOLD_BY_TEXT: Final = frozenset({NVLINK_BITS, *NVLINK5, RECOVERY_CHANGED})
 """Codes that mean this or that by their text."""
 

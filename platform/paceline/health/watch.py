@@ -1,7 +1,6 @@
 """Watches the devices of one machine: readings and events in, findings and reports out. actor.py runs it in Ray."""
 
 import os
-import resource
 import threading
 import time
 from collections import deque
@@ -26,6 +25,7 @@ from paceline.telemetry.kmsg import Kmsg
 from paceline.telemetry.nvml import PERIOD_S, NvmlProbe, Silence
 from paceline.telemetry.nvml_wire import CallTime, Noticed, Reading
 from paceline.telemetry.sysfs import PciLink, read_pci, read_ports
+from paceline.telemetry.usage import rss_bytes
 from paceline.telemetry.xid_lines import PciAddress, SxidLine, XidLine, parse_address
 
 log = structlog.get_logger()
@@ -39,7 +39,6 @@ WAKE_GAP_S: Final = 0.2
 """Least time between two readings: a storm of events must not become a storm of readings."""
 STRANGERS_MOST: Final = 100
 """Kinds of Xids of devices that nobody knows which are logged; a garbled log must not fill memory."""
-PAGE_BYTES: Final = resource.getpagesize()
 
 
 class Probe(Protocol):
@@ -89,7 +88,6 @@ class NodeWatch:
         self._pci: dict[DeviceUuid, PciLink] = {}
         self._addresses: dict[PciAddress | None, DeviceUuid] = {}
         self._early: list[tuple[XidEvent, Finding]] = []
-        self._early_switches: list[NodeFinding] = []
         self._strangers: set[tuple[PciAddress, int]] = set()
         self._latencies_us: deque[int] = deque(maxlen=LATENCIES_KEPT)
         self._slowest: tuple[CallTime, ...] = ()
@@ -168,7 +166,7 @@ class NodeWatch:
             cpu_s=round(
                 time.process_time() + ended.children_user + ended.children_system + (last.cpu_s if last else 0.0), 3
             ),
-            rss_bytes=_rss_bytes(),
+            rss_bytes=rss_bytes(),
             reader_rss_bytes=last.rss_bytes if last else 0,
             nvml_p50_us=int(cuts[49]) if cuts else 0,
             nvml_p99_us=int(cuts[98]) if cuts else 0,
@@ -232,9 +230,7 @@ class NodeWatch:
             found.extend(new)
         early, self._early = self._early, []
         found.extend(finding for _, finding in early)
-        switches, self._early_switches = tuple(self._early_switches), []
-        xids = tuple(event for event, _ in early)
-        self._report(samples, xids, tuple(found), node_findings=switches, agent=self._due_agent())
+        self._report(samples, tuple(event for event, _ in early), tuple(found), agent=self._due_agent())
 
     def _due_agent(self) -> AgentStats | None:
         now = time.monotonic()
@@ -300,12 +296,8 @@ class NodeWatch:
     def _on_sxid(self, line: SxidLine, at_ns: int) -> None:
         with self._lock:
             self._switches, finding = hear_sxid(self._switches, line, at_ns, self._catalog)
-            if finding is None:
-                return
-            if self._devices is None:
-                self._early_switches.append(finding)
-                return
-            self._report(node_findings=(finding,))
+            if finding is not None:
+                self._report(node_findings=(finding,))
 
     def _read_links(self) -> None:
         """In a thread of its own: /sys asks a port's adapter, which can hang like any other device."""
@@ -321,12 +313,19 @@ class NodeWatch:
         ports = read_ports(time.time_ns(), self._sys_root)
         links, groups = tuple(port.sample for port in ports), {port.sample.name: port.group for port in ports}
         memory, found = judge_links(memory, links, groups, self._host.boot_id)
-        pci = {uuid: read_pci(device.pci_bus_id, self._sys_root) for uuid, device in list(self._seen.items())}
+        pci = {device.uuid: read_pci(device.pci_bus_id, self._sys_root) for device in self._untold()}
         with self._lock:
             self._pci = {uuid: link for uuid, link in pci.items() if link is not None}
             if links:
                 self._report(links=links, node_findings=found)
         return memory
+
+    def _untold(self) -> list[DeviceFacts]:
+        """Devices of whose PCIe link NVML does not tell. The others are not asked: a sick one may hang in its configuration space."""
+        with self._lock:
+            samples = self._last.samples if self._last else ()
+            silent = [sample.uuid for sample in samples if sample.pcie_width is None]
+            return [self._seen[uuid] for uuid in silent if uuid in self._seen]
 
 
 def completed(sample: Sample, link: PciLink | None) -> Sample:
@@ -358,8 +357,3 @@ def steady(seen: dict[DeviceUuid, DeviceFacts], devices: Sequence[DeviceFacts]) 
             taken.add(index)
         kept.append(replace(device, index=index))
     return tuple(kept)
-
-
-def _rss_bytes() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * PAGE_BYTES

@@ -231,8 +231,7 @@ def _near(then_ns: int | None, now_ns: int, within_ns: int) -> bool:
 
 
 def _finding(event: XidEvent, ruling: Ruling, catalog: Catalog, more: Evidence) -> Finding:
-    unknown = ": recorded only, look it up" if not ruling.known else ""
-    summary = f"Xid {event.code}: {ruling.name}" if ruling.known else f"{ruling.name}{unknown}"
+    summary = f"Xid {event.code}: {ruling.name}" if ruling.known else f"{ruling.name}: recorded only, look it up"
     evidence = _evidence(event, ruling, ruling.why, catalog) | more
     return Finding("xid", VERSIONS["xid"], event.uuid, ruling.advice, event.at_ns, summary, evidence)
 

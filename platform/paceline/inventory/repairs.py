@@ -34,8 +34,7 @@ def advise(session: Session, row: DeviceRow, rules: Mapping[str, Rule], now_ns: 
         return None
     tried = select(RepairRow).where(RepairRow.serial == row.serial, RepairRow.ok.is_not(None)).order_by(RepairRow.id)
     history = [
-        repair.RepairRecord(r.serial, RepairAction(r.action), r.code, r.ended_ns, bool(r.ok))
-        for r in session.scalars(tried)
+        repair.RepairRecord(RepairAction(r.action), r.code, r.ended_ns, bool(r.ok)) for r in session.scalars(tried)
     ]
     host = session.get(HostRow, row.host)
     peers = (

@@ -9,7 +9,6 @@ import argparse
 import ctypes
 import os
 import queue
-import resource
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from paceline.model.ids import DeviceUuid
 from paceline.telemetry.nvml_calls import Board
 from paceline.telemetry.nvml_mark import write_mark
 from paceline.telemetry.nvml_wire import Failed, Message, Noticed, Reading, Ready, Seen, encode
+from paceline.telemetry.usage import rss_bytes
 
 EVENT_WAIT_MS: Final = 1_000
 """nvmlEventSetWait returns at the event; this only bounds how long a thread is in one call."""
@@ -35,7 +35,6 @@ EVENTS: Final = (
     | pynvml.nvmlEventTypeGpuRecoveryAction
 )
 """What is waited for, of what a device supports: a driver rejects the whole mask for one bit that it does not know."""
-PAGE_BYTES: Final = resource.getpagesize()
 
 
 class Out:
@@ -58,12 +57,11 @@ class Events:
         self._out = out
         self._set = pynvml.nvmlEventSetCreate()
         self._known: dict[int, DeviceUuid] = {}
-        self._registered: set[int] = set()
 
     def watch(self, board: Board) -> None:
         """Register the devices that are new. One that cannot be registered has no events, and is tried again."""
         for uuid, handle in board.handles.items():
-            if _address(handle) in self._registered:
+            if _address(handle) in self._known:
                 continue
             with board.at(uuid):
                 self._register(uuid, handle)
@@ -74,7 +72,6 @@ class Events:
         except pynvml.NVMLError:
             return
         self._known[_address(handle)] = uuid
-        self._registered.add(_address(handle))
 
     def run(self) -> None:
         while True:
@@ -114,6 +111,7 @@ def serve(requests: "queue.SimpleQueue[str]", out: Out, args: argparse.Namespace
     events.watch(board)
     threading.Thread(target=events.run, name="nvml-events", daemon=True).start()
     out.send(Ready())
+    slow_age_s = 0.0
     while True:
         request = requests.get().split()
         if request[0] == "with":
@@ -122,10 +120,9 @@ def serve(requests: "queue.SimpleQueue[str]", out: Out, args: argparse.Namespace
         started = time.perf_counter_ns()
         look = board.read(everything="all" in request)
         took_us = (time.perf_counter_ns() - started) // 1000
-        slowest = board.calls.slowest() if look.slow_age_s == 0 else ()
-        out.send(
-            Reading(look.devices, look.samples, took_us, time.process_time(), _rss_bytes(), look.slow_age_s, slowest)
-        )
+        slowest = board.calls.slowest() if look.slow_age_s <= slow_age_s else ()  # the oldest was just renewed
+        slow_age_s = look.slow_age_s
+        out.send(Reading(look.devices, look.samples, took_us, time.process_time(), rss_bytes(), slow_age_s, slowest))
         events.watch(board)
 
 
@@ -157,11 +154,6 @@ def main() -> None:
 def _address(handle: Any) -> int:
     """A handle is a pointer; NVML gives one device the same pointer for the life of the process."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
-
-
-def _rss_bytes() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * PAGE_BYTES
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ PEERS = (DeviceUuid("GPU-3"), DeviceUuid("GPU-2"))
 
 
 def done(action: RepairAction, code: str = "xid:119", ok: bool = True, hours_ago: float = 5) -> RepairRecord:
-    return RepairRecord("serial", action, code, NOW - int(hours_ago * HOUR_NS), ok)
+    return RepairRecord(action, code, NOW - int(hours_ago * HOUR_NS), ok)
 
 
 def planned(want: RepairAction, *history: RepairRecord, code: str = "xid:119") -> RepairPlan:
