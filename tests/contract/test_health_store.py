@@ -443,6 +443,32 @@ def test_the_ladder_ends_with_replacement_and_an_alert(fleet: Fleet) -> None:
     assert sick not in {d.uuid for d in fleet.store.fleet().devices}
 
 
+def test_a_rule_on_trial_advises_no_repair(fleet: Fleet) -> None:
+    """pcie.degraded is in shadow: what it says later changes neither the advice nor what the repair is for."""
+    fleet.healthy("ada", 4)
+    sick = uuid("ada", 1)
+    fleet.say("ada", findings=(found("ada", 1, "remap.pending", Advice.QUARANTINE, fleet.now_ns),))
+    fleet.store.holds([sick], [], fleet.now_ns)
+    fleet.pass_s(60)
+    fleet.say("ada", findings=(found("ada", 1, "pcie.degraded", Advice.SUSPECT, fleet.now_ns, pcie_width=8),))
+    advice = fleet.store.device_health(sick, fleet.now_ns).advice
+    assert advice is not None
+    assert (advice.action, advice.reason) == (RepairAction.RESET_GPU, "RESET_GPU is what remap.pending asks for")
+    fleet.store.repair(sick, None, "as advised", "ada", fleet.now_ns)
+    assert fleet.store.device_health(sick, fleet.now_ns).repairs[0].code == "remap.pending"
+
+
+def test_a_device_that_is_retired_in_its_repair_was_not_healed(fleet: Fleet) -> None:
+    fleet.healthy("ada", 4)
+    sick = uuid("ada", 1)
+    fleet.store.quarantine(sick, "smells", "ada", fleet.now_ns)
+    fleet.store.holds([sick], [], fleet.now_ns)
+    fleet.store.repair(sick, RepairAction.REBOOT_NODE, "try it", "ada", fleet.now_ns)
+    fleet.store.retire(sick, "sent back", "ada", fleet.pass_s(60))
+    [step] = fleet.store.device_health(sick, fleet.now_ns).repairs
+    assert (step.ok, step.ended_ns) == (False, fleet.now_ns)
+
+
 def test_a_device_that_nobody_knows_how_to_heal_needs_a_word(fleet: Fleet) -> None:
     fleet.healthy("ada", 2)
     fleet.store.quarantine(uuid("ada", 0), "smells", "ada", fleet.now_ns)

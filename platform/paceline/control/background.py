@@ -51,7 +51,9 @@ async def _deliver(app: FastAPI) -> None:
             break
         except PacelineError as error:
             log.warning("alerts wait for the database", error=error.message)
-            await asyncio.sleep(AGAIN_S)
+        except Exception:  # without targets no alert would ever go out; the log has it
+            log.exception("alerts wait")
+        await asyncio.sleep(AGAIN_S)
     async with asyncio.TaskGroup() as group:
         for name, delivery in targets.items():
             group.create_task(delivery.run(), name=f"alerts to {name}")

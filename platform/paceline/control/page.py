@@ -144,17 +144,18 @@ def health(request: Request) -> Response:
     store = store_in(request)
     devices = [d for d in store.devices() if d.state != "RETIRED"]
     rows_of = [(host, [d for d in devices if d.host == host.host]) for host in store.hosts()]
+    figures = store.health_figures(time.time_ns())
     return _render(
         request,
         "health.html",
         hosts=rows_of,
         columns=max((len(cells) for _, cells in rows_of), default=0),
         counts=sorted(Counter(d.state.value for d in devices).items()),
-        held=store.health_figures(time.time_ns()).held,
+        held=figures.held,
         shades=[(name, text) for _, name, text in heat.SHADES],
         verdicts=store.verdicts(SHOWN),
         alerts=store.alerts(SHOWN),
-        down=[link for link in store.links() if not link.up],
+        down=[link for link in figures.links if not link.up],
         rules=store.rules(),
         places={d.uuid: words.place(d) for d in devices},
     )

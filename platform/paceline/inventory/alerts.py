@@ -102,9 +102,10 @@ def counts(session: Session) -> dict[str, int]:
     return dict(by_kind.all())
 
 
-def waiting(session: Session) -> dict[str, int]:
-    """How many alerts each target has still to take."""
-    later = select(func.count()).where(AlertRow.id > AlertTargetRow.acknowledged_id).correlate(AlertTargetRow)
+def waiting(session: Session, now_ns: int) -> dict[str, int]:
+    """How many alerts each target has still to take, without those that are given up."""
+    tried = AlertRow.at_ns > now_ns - TRIED_NS
+    later = select(func.count()).where(AlertRow.id > AlertTargetRow.acknowledged_id, tried).correlate(AlertTargetRow)
     return dict(session.execute(select(AlertTargetRow.target, later.scalar_subquery())).all())
 
 

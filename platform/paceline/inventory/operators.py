@@ -42,7 +42,9 @@ def retire(unit: Unit, uuid: str, reason: str, who: str) -> None:
     row = devices.get(unit, uuid)
     if row.state == DeviceState.RETIRED.value:
         raise BadRequest("PL-REQ-017", f"{uuid} is retired already: {row.reason}", "nothing is left to do")
-    devices.apply(unit, row, machine.OperatorRetire(reason), _act(unit, row, "retire", reason, who))
+    event = _act(unit, row, "retire", reason, who)
+    repairs.end(unit, row, ok=False)
+    devices.apply(unit, row, machine.OperatorRetire(reason), event)
 
 
 def repair(unit: Unit, uuid: str, action: RepairAction | None, reason: str, who: str) -> None:

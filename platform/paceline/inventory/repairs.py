@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from paceline.health import repair
 from paceline.health.correlate import code_of
-from paceline.health.rules import Rule
+from paceline.health.rules import Rule, mode_of
 from paceline.inventory.tables import (
     DeviceRow,
     EventRow,
@@ -18,14 +18,14 @@ from paceline.inventory.tables import (
     SampleRow,
 )
 from paceline.inventory.unit import Unit
-from paceline.model.health import Advice, Finding, RepairAction
+from paceline.model.health import Advice, Finding, RepairAction, RuleMode
 from paceline.model.ids import DeviceUuid, EventId
 from paceline.sdk import rows_health as rows
 
 
 def advise(session: Session, row: DeviceRow, rules: Mapping[str, Rule], now_ns: int) -> rows.RepairAdvice | None:
     """The next step for a device that is out of service; None where a human must look."""
-    finding = _worst(session, row)
+    finding = _worst(session, row, rules)
     if finding is None:
         return None
     newest = select(SampleRow.recovery_action).where(SampleRow.uuid == row.uuid).order_by(SampleRow.at_ns.desc())
@@ -47,10 +47,11 @@ def advise(session: Session, row: DeviceRow, rules: Mapping[str, Rule], now_ns: 
     return rows.RepairAdvice(action=plan.action, reason=plan.reason, wait_for=plan.wait_for)
 
 
-def _worst(session: Session, row: DeviceRow) -> Finding | None:
-    """The newest finding on a device that asked for more than a look."""
+def _worst(session: Session, row: DeviceRow, rules: Mapping[str, Rule]) -> Finding | None:
+    """The newest finding on a device that asked for more than a look, by a rule that is in force."""
     bad = select(FindingRow).where(FindingRow.uuid == row.uuid, FindingRow.advice != Advice.OBSERVE.value)
-    found = session.scalars(bad.order_by(FindingRow.last_ns.desc(), FindingRow.event_id.desc()).limit(1)).first()
+    newest = session.scalars(bad.order_by(FindingRow.last_ns.desc(), FindingRow.event_id.desc()))
+    found = next((one for one in newest if mode_of(rules, one.rule_id) is RuleMode.ENFORCE), None)
     event = session.get(EventRow, found.event_id) if found is not None else None
     if found is None or event is None:
         return None
@@ -61,7 +62,7 @@ def _worst(session: Session, row: DeviceRow) -> Finding | None:
 
 def start(unit: Unit, row: DeviceRow, action: RepairAction, reason: str, who: str, event: EventId) -> None:
     """Write down that a step has begun. The device's machine is told by the caller."""
-    finding = _worst(unit.session, row)
+    finding = _worst(unit.session, row, unit.rules)
     unit.session.add(
         RepairRow(
             serial=row.serial,

@@ -362,7 +362,7 @@ class Store:
                 verdicts=verdicts.stats(session),
                 held=verdicts.held_since(session, now_ns - BURST.window_ns),
                 alerts=alerts.counts(session),
-                waiting=alerts.waiting(session),
+                waiting=alerts.waiting(session, now_ns),
                 agents=reads_health.agents(session),
                 links=links.all_of(session),
             )

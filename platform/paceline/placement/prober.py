@@ -88,7 +88,8 @@ class Prober:
                     self._proofs[device.uuid] = Proofs(self._proofs[device.uuid].count + 1, time.time_ns())
                 if rows:
                     own = [row for row in scores if row.uuid == device.uuid]
-                    self._past[device.uuid] = probing.probed(self._past.get(device.uuid), own, time.time_ns())
+                    before = self._past.get(device.uuid, Past(0))
+                    self._past[device.uuid] = probing.probed(before, own, time.time_ns())
         finally:
             self._probing -= {device.uuid for device in devices}
 
@@ -121,9 +122,15 @@ class Prober:
             await self.probe(devices, self.lent)
         finally:
             self._probing -= {device.uuid for device in devices}
-            async with lock:
-                for index in wanted & {place[1] for place in self.lent if place[0] == node_id}:
-                    give_back(self.lent.pop((node_id, index)))
+            # Shielded: cancelled while another gang has the lock, it would leave the devices held by nobody's will.
+            await asyncio.shield(self._return(node_id, wanted, lock, give_back))
+
+    async def _return(
+        self, node_id: NodeId, indices: Collection[int], lock: asyncio.Lock, give_back: Callable[[Hold], None]
+    ) -> None:
+        async with lock:
+            for place in [(node_id, index) for index in indices if (node_id, index) in self.lent]:
+                give_back(self.lent.pop(place))
 
     async def renew(self, devices: Sequence[DeviceView], masks: Mapping[Place, Hold]) -> bool:
         """Probe devices of a gang that is about to start, inside its masks. False if that took too long: the old scores will do."""

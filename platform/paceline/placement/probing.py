@@ -67,11 +67,10 @@ def may_prove(proofs: Proofs, now_ns: int) -> bool:
     return proofs.count < PROOFS_AT_ONCE or now_ns - proofs.at_ns >= PROOF_PAUSE_NS
 
 
-def probed(before: Past | None, scores: Iterable[DeviceScore], now_ns: int) -> Past:
+def probed(before: Past, scores: Iterable[DeviceScore], now_ns: int) -> Past:
     """After a probe with these scores of the device."""
     drifting = any(row.drift is not None and row.drift >= DRIFT_FRACTION for row in scores)
-    again = before is not None and before.drifting
-    rechecks = before.rechecks + 1 if drifting and again and before is not None else 0
+    rechecks = before.rechecks + 1 if drifting and before.drifting else 0
     return Past(now_ns, drifting, rechecks)
 
 

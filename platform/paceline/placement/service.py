@@ -336,6 +336,7 @@ class PlacementService:
     async def _end_sweep(self) -> None:
         """A gang needs the devices that are probed by schedule."""
         sweeps = [task for key, task in self._tasks.items() if isinstance(key, tuple) and key[0] == "sweep"]
+        await asyncio.sleep(0)  # each has begun: one that is cancelled before that would not clean up
         for task in sweeps:
             task.cancel()
         await asyncio.gather(*sweeps, return_exceptions=True)

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +43,8 @@ def end_with_parent() -> None:
     """
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 4096):  # not sys.stdin: its lock would abort an interpreter that ends by itself meanwhile
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, name="paceline-parent", daemon=True).start()

@@ -39,7 +39,10 @@ class Webhook:
     secret: str
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
+        try:
+            parts, _ = urlsplit(self.url), httpx.URL(self.url)  # each refuses what the other takes
+        except (ValueError, httpx.InvalidURL) as error:  # its words hold the URL, and that may hold a secret
+            raise BadRequest("PL-REQ-050", "a webhook is no URL", "give a URL: https://host/path") from error
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadRequest(
                 "PL-REQ-050", f"{parts.scheme}://{parts.hostname or ''} is no webhook", "give a URL: https://host/path"

@@ -168,6 +168,39 @@ def test_a_gang_that_needs_it_ends_the_probe(monkeypatch: pytest.MonkeyPatch) ->
     in_world(monkeypatch, test)
 
 
+def test_a_sweep_that_is_cancelled_while_it_waits_to_give_back_still_gives_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A gang that is being bound has the node's lock when the probe ends; another gang then ends the sweep, twice."""
+
+    async def test(world: World, service: PlacementService) -> None:
+        make_old(service, 0)
+        service._start_probes()
+        await world.probing.wait()
+        async with service._locks[A]:
+            world.probe_may_end.set()
+            await world.reported.wait()
+            for _ in range(2):
+                await service._end_sweep()
+            assert set(service._prober.lent) == {(A, 0)}, "the fault fired: it could not be given back yet"
+        async with service._locks[A]:
+            assert service._prober.lent == {}
+        assert world.free == set(range(GPUS))
+
+    in_world(monkeypatch, test)
+
+
+def test_a_sweep_that_is_ended_before_it_began_leaves_no_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        make_old(service, 0)
+        service._start_probes()
+        await service._end_sweep()
+        assert service._prober._probing == set()
+        assert world.free == set(range(GPUS))
+
+    in_world(monkeypatch, test)
+
+
 def test_nothing_is_swept_while_somebody_waits_for_a_gang(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World, service: PlacementService) -> None:
         assert isinstance(await service.acquire(request(5), ""), Refusal)

@@ -98,7 +98,7 @@ def test_drift_is_looked_at_again_soon_and_twice() -> None:
 
 @pytest.mark.parametrize("drift", [None, 0.01, -0.05])
 def test_without_drift_there_is_no_second_look(drift: float | None) -> None:
-    assert swept(fleet("."), probing.probed(None, [score(drift)], NOW - RECHECK_NS)) == []
+    assert swept(fleet("."), probing.probed(Past(LONG_AGO), [score(drift)], NOW - RECHECK_NS)) == []
 
 
 def test_a_device_that_drifts_goes_before_the_sweep() -> None:

@@ -60,6 +60,15 @@ def test_while_a_secret_changes_either_is_enough() -> None:
     verify(b"x", both, "new", NOW_S)
 
 
+@pytest.mark.parametrize("url", ["https://h:abc/s3cret", "http://[x/s3cret", "s3cret", "https:///s3cret"])
+def test_what_http_cannot_reach_is_no_webhook(url: str) -> None:
+    """Said at the start, and not at each delivery for ever."""
+    with pytest.raises(BadRequest) as refused:
+        Webhook(url, "s")
+    assert refused.value.code == "PL-REQ-050"
+    assert "s3cret" not in str(refused.value)
+
+
 def test_a_webhook_needs_an_address_and_a_secret_and_keeps_both_to_itself() -> None:
     with pytest.raises(BadRequest) as no_url:
         Webhook("ftp://example.org/x", "s")

@@ -1,5 +1,6 @@
 """Only what was started is stopped: by pid and birth, with its family, never by name."""
 
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -57,3 +58,31 @@ def test_a_reused_pid_is_another_process() -> None:
     finally:
         foreign.kill()
         foreign.wait(timeout=10)
+
+
+CHILD = """
+import sys
+from paceline.runtime import processes
+processes.end_with_parent()
+{then}
+"""
+
+
+def child(then: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD.format(then=then)], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_a_child_ends_with_its_parent() -> None:
+    """The parent's death closes the pipe, however it dies."""
+    with child("import signal\nsignal.pause()") as waits:
+        assert waits.stdin is not None
+        waits.stdin.close()
+        assert waits.wait(60) == -signal.SIGTERM
+
+
+def test_a_child_that_ends_first_ends_in_its_own_way() -> None:
+    with child("sys.exit('its own words')") as fails:
+        assert fails.stderr is not None
+        assert (fails.stderr.read(), fails.wait(60)) == (b"its own words\n", 1)
