@@ -1,11 +1,11 @@
 """Runs of real GPUs (data/gpu_runs.csv): how much healthy devices differ, and how much one device differs from run to run."""
 
-import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from statistics import median
 
+from paceline.health.xid_tables import rows_of
 from paceline.placement.spread import MAD_TO_SIGMA, mad
 
 
@@ -32,10 +32,9 @@ class RealGpu:
 def gpus(series: str) -> tuple[RealGpu, ...]:
     """The GPUs of a series such as longhorn/sgemm, by name."""
     lines = (files("paceline.benchmark") / "data" / "gpu_runs.csv").read_text(encoding="utf-8").splitlines()
-    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
     return tuple(
         RealGpu(row["series"], row["gpu"], tuple(map(float, row["relative_times"].split())))
-        for row in rows
+        for row in rows_of(lines)
         if row["series"] == series
     )
 

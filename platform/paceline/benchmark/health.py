@@ -6,6 +6,7 @@ Every figure goes through the product's own code: Measurement → score and drif
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -74,14 +75,18 @@ class Curve:
     """GPUs that were found with none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
     """A device's first probes and the WINDOW that follow, and the same of its peers."""
 
     gpu: str
     past: tuple[float, ...]
     present: tuple[float, ...]
-    peers: tuple[Track, ...]
+    drawn: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
+
+    @cached_property
+    def peers(self) -> tuple[Track, ...]:
+        return tuple(_track(*pair) for pair in self.drawn)
 
 
 def curve(series: str) -> Curve:
@@ -114,8 +119,8 @@ def _windows(series: str) -> list[Window]:
         else:
             taken = [(gpu := dice.choice(everyone), *_drawn(gpu, dice)) for _ in range(WINDOWS)]
         for gpu, past, present in taken:
-            peers = tuple(_track(*_drawn(peer, dice)) for peer in dice.sample(everyone, PEERS))
-            windows.append(Window(gpu.gpu, past, present, peers))
+            drawn = tuple(_drawn(peer, dice) for peer in dice.sample(everyone, PEERS))
+            windows.append(Window(gpu.gpu, past, present, drawn))
     return windows
 
 

@@ -21,7 +21,7 @@ from paceline.model.ids import HostName
 from paceline.sdk.client import Client
 from paceline.sdk.rows import DeviceRow
 from paceline.sim import cluster
-from paceline.sim.state import HostState
+from paceline.sim.state import THROTTLES, HostState
 
 HOSTS, GPUS = 2, 8
 XID_ROUNDS: Final = 3
@@ -29,8 +29,6 @@ XID_ROUNDS: Final = 3
 AGENT_S: Final = 60.0
 POLL_S: Final = 0.02
 DEADLINE_S: Final = 240.0
-HEAT: Final = 0x40
-"""NVML's clock event reason for a hardware thermal slowdown."""
 
 
 def figures() -> Sequence[Figure]:
@@ -127,12 +125,12 @@ def _xids(site: _Site) -> Iterator[float]:
 
 def _counters(site: _Site) -> Iterator[float]:
     """One idle device for each kind of counter."""
-    faults: dict[str, dict[str, int]] = {
-        "ecc": {"ecc_uncorrected": 1, "ecc_uncorrected_total": 1},
-        "remap": {"remap_pending": 1},
-        "throttle": {"throttle_reasons": HEAT},
-    }
-    for device, fault in zip(site.idle(), faults.values(), strict=False):
+    faults: tuple[dict[str, int], ...] = (
+        {"ecc_uncorrected": 1, "ecc_uncorrected_total": 1},
+        {"remap_pending": 1},
+        {"throttle_reasons": THROTTLES["thermal"]},
+    )
+    for device, fault in zip(site.idle(), faults, strict=False):
         site.states[device.host].set(device.index, **fault)
         yield site.until_held(device)
 

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from paceline.benchmark import integer_gemm
@@ -104,9 +103,7 @@ def _integers(device: torch.device, dtype: torch.dtype, inner: int, limit: int, 
     left, right = (torch.from_numpy(x).to(device=device, dtype=dtype) for x in (a, b))
     first = left @ right
     kind = str(dtype).removeprefix("torch.")
-    wrong = integer_gemm.in_words(
-        kind, integer_gemm.wrong_rows(a, b, first.double().cpu().numpy().astype(np.float64)), sizes.integer_rows
-    )
+    wrong = integer_gemm.in_words(kind, integer_gemm.wrong_rows(a, b, first.double().cpu().numpy()), sizes.integer_rows)
     if wrong:
         return wrong
     unequal = sum(int(not torch.equal(left @ right, first)) for _ in range(sizes.integer_rounds))

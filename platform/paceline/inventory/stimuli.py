@@ -28,13 +28,11 @@ def keep(unit: Unit, before: machine.Device, stimulus: machine.Stimulus, event: 
 def fold(session: Session, uuid: str, first_seen_ns: int) -> machine.Device:
     """The device as its stimuli, from the first to the last, leave it."""
     device = machine.Device(DeviceUuid(uuid), DeviceState.NEW, first_seen_ns)
-    rows = select(StimulusRow).where(StimulusRow.uuid == uuid).order_by(StimulusRow.id)
-    for row in session.scalars(rows):
-        if row.kind == _KNOWN:
-            device = _DEVICE.validate_python(row.body)
-        else:
-            device, _ = machine.step(device, _KINDS[row.kind].validate_python(row.body), row.at_ns)
-    return device
+    wanted = select(StimulusRow).where(StimulusRow.uuid == uuid).order_by(StimulusRow.id)
+    rows = list(session.scalars(wanted))
+    if rows and rows[0].kind == _KNOWN:
+        device = _DEVICE.validate_python(rows.pop(0).body)
+    return machine.replay(device, ((_KINDS[row.kind].validate_python(row.body), row.at_ns) for row in rows))[0]
 
 
 def _any(unit: Unit, device: machine.Device) -> bool:

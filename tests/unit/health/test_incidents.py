@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import pytest
+from test_health_findings import CLEAN, GPU
 
 from paceline.health.catalog import load
 from paceline.health.findings import Memory, judge_sample
@@ -32,28 +33,11 @@ from paceline.health.machine import (
 from paceline.health.xid_rules import SECOND_NS, XidMemory, judge_sxid, judge_xid
 from paceline.model.hardware import DeviceState, Sample, XidEvent
 from paceline.model.health import Advice, Finding, NodeAdvice
-from paceline.model.ids import DeviceUuid
 from paceline.telemetry.xid_lines import parse_record, parse_sxid_record
 
 GITHUB: Final = "https://github.com/"
-GPU = DeviceUuid("GPU-1")
 BEGIN_S: Final = 1_000_000
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
-CLEAN = Sample(
-    uuid=GPU,
-    at_ns=0,
-    sm_clock_mhz=1980,
-    temperature_c=60,
-    power_w=600.0,
-    memory_used_bytes=0,
-    utilisation_pct=99,
-    ecc_corrected=0,
-    ecc_uncorrected=0,
-    remap_pending=False,
-    remap_failed=False,
-    throttle_reasons=0,
-    process_count=1,
-)
 SW_POWER_CAP, HW_THERMAL = 0x04, 0x40
 S = DeviceState
 

@@ -1,6 +1,5 @@
 """The repair ladder, rung by rung."""
 
-import csv
 from importlib.resources import files
 
 import pytest
@@ -16,6 +15,7 @@ from paceline.health.repair import (
     wanted,
 )
 from paceline.health.rules import load as rules
+from paceline.health.xid_tables import rows_of
 from paceline.model.hardware import RecoveryAction
 from paceline.model.health import Advice, Finding, RepairAction
 from paceline.model.ids import DeviceUuid
@@ -99,8 +99,7 @@ def test_a_restarted_application_waits_for_nobody() -> None:
 
 
 def table(name: str) -> list[dict[str, str]]:
-    lines = files("paceline.health").joinpath(name).read_text("utf-8").splitlines()
-    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    return list(rows_of(files("paceline.health").joinpath(name).read_text("utf-8").splitlines()))
 
 
 def test_each_action_of_the_tables_has_a_rung_or_none() -> None:

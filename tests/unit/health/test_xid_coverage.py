@@ -4,7 +4,6 @@ The cases are made from the tables themselves, read here as plain CSV; what a ro
 code under test. A new row is a new pair of cases.
 """
 
-import csv
 from importlib.resources import files
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from paceline.health.catalog import load
 from paceline.health.machine import Device, Found, step
 from paceline.health.xid_rules import SECOND_NS, XidMemory, judge_sxid, judge_xid
+from paceline.health.xid_tables import rows_of
 from paceline.model.hardware import DeviceState, XidEvent
 from paceline.model.health import Advice, Finding, NodeAdvice, NodeFinding
 from paceline.model.ids import DeviceUuid
@@ -29,8 +29,7 @@ Row = dict[str, str]
 
 
 def table(name: str) -> list[Row]:
-    text = files("paceline.health").joinpath(name).read_text("utf-8")
-    return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+    return list(rows_of(files("paceline.health").joinpath(name).read_text("utf-8").splitlines()))
 
 
 MEANINGS = table("xids.csv")
