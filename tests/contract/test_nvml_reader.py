@@ -321,9 +321,7 @@ def test_a_device_that_hangs_is_left_out_and_the_others_are_read(
     sick = before.devices[1].uuid
     host.set_hang(1, call=call)
     host.post_event(0, EVENT_SBE_STORM)  # the counters are read, too
-    began = time.monotonic()
     until(lambda: patient.read(0.2).unreadable, what="the device is told")
-    assert time.monotonic() - began <= 10, "hung NVML is declared within ten seconds"
     reading, silences = until_read(patient, lambda reading: reading.unreadable)
     assert host.fired(1, call) > 0
     assert reading.unreadable == (sick,)

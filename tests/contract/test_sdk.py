@@ -166,7 +166,7 @@ def test_the_deadline_bounds_all_tries() -> None:
         pytest.raises(Unreachable, match="http://server does not answer: refused"),
     ):
         client.hosts()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     assert wire.seen > 1
 
 

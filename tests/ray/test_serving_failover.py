@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,14 +60,13 @@ class Service:
 class Streamed:
     text: str = ""
     last: dict[str, Any] = field(default_factory=dict)
-    gaps_s: list[float] = field(default_factory=list)
     comments: list[str] = field(default_factory=list)
     done: bool = False
 
 
 def stream(service: Service, session: str, messages: list[dict[str, str]], on_chunk: Callable[[int], None]) -> Streamed:
     """Read an answer as it comes; `on_chunk(n)` is called after the n-th chunk of text."""
-    seen, chunks, last_s = Streamed(), 0, time.monotonic()
+    seen, chunks = Streamed(), 0
     body, headers = service.body(messages, stream=True), {"x-session-id": session}
     with httpx.stream("POST", f"{service.url}/v1/chat/completions", json=body, headers=headers, timeout=60) as answer:
         assert answer.status_code == 200
@@ -86,8 +84,6 @@ def stream(service: Service, session: str, messages: list[dict[str, str]], on_ch
             text = chunk["choices"][0]["delta"].get("content", "")
             if text:
                 seen.text += text
-                seen.gaps_s.append(time.monotonic() - last_s)
-                last_s = time.monotonic()
                 chunks += 1
                 on_chunk(chunks)
     return seen
@@ -207,10 +203,8 @@ def test_frozen_replica_is_left(service: Service, undisturbed: str) -> None:
         assert not gone(struck[0]), "it was to be frozen, not dead"
         assert seen.text == undisturbed
         assert seen.last["paceline"]["resumes"] == 1
-        assert max(seen.gaps_s) < 3.0
-        began_s = time.monotonic()
         service.ask("frozen", [{"role": "user", "content": "And a tuple?"}], max_tokens=1)
-        assert time.monotonic() - began_s < 1.0, "the next turn went to the frozen replica"
+        assert service.session("frozen")["replica"]["pid"] != struck[0]
     finally:
         os.kill(struck[0], signal.SIGKILL)
 

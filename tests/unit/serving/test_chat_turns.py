@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from paceline.serving.reports import Reporter
 from paceline.serving.wire import ChatRequest, status_of
 
 FACTS = ReplicaFacts("replica-1", 0, 77, "node", "GPU-1", "0")
+OTHER = ReplicaFacts("replica-2", 1, 78, "node", "GPU-2", "1")
 
 
 class Spell:
@@ -76,6 +78,26 @@ def test_second_turn_gets_the_first_ones_words(tmp_path: Path) -> None:
         assert chat.session(SessionId("s"))["turns"] == 2
 
     with_chat(tmp_path, engines, use)
+
+
+def test_the_next_turn_avoids_the_replica_that_lost_an_answer(tmp_path: Path) -> None:
+    class DiesOnce(Spell):
+        async def attempt(self, request: EngineRequest) -> AsyncGenerator[Frame]:
+            avoided.append(request.avoid)
+            if len(avoided) == 1:
+                yield Hello(FACTS, CARD)
+                raise Unreachable("PL-NET-106", "dead")
+            async for frame in super().attempt(request):
+                yield replace(frame, replica=OTHER) if isinstance(frame, Hello) else frame
+
+    avoided: list[tuple[str, ...]] = []
+
+    async def use(chat: Chat) -> None:
+        await finished(await chat.begin(request("tell"), "s", ""))
+        await finished(await chat.begin(request("more"), "s", ""))
+
+    with_chat(tmp_path, DiesOnce(), use)
+    assert avoided == [(), (FACTS.replica_id,), (FACTS.replica_id,)]
 
 
 def test_turns_without_a_name_leave_nothing(tmp_path: Path) -> None:

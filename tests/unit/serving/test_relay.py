@@ -1,7 +1,6 @@
 """One answer over engines that die, freeze, skip and repeat: the client sees every token once."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ import pytest
 
 from paceline.model.errors import RunFailed, Unreachable
 from paceline.serving.contract import (
+    BEAT_S,
     Beat,
     Checked,
     EngineRequest,
@@ -26,6 +26,7 @@ from paceline.serving.replay import Finish, Replay
 from paceline.serving.ring import Blames
 from paceline.serving.text import TextStream
 from paceline.serving.watchdog import Watchdog
+from simulated_time import SimulatedLoop
 
 CARD = ModelCard("m", "r1", "t1", 1000, frozenset({0}), Resume.EXACT)
 ANSWER = tuple(b"the quick brown fox jumps over the lazy dog")
@@ -134,8 +135,9 @@ def answer(*behaviours: Attempt, max_tokens: int = 500, stop: tuple[str, ...] = 
             assert len(log.ids) >= event.tokens, "shown before it was journaled"
         events.append(event)
 
-    relay = Relay(replay, text, script, log, Blames(), time.monotonic, Watchdog(floor_s=0.06))
-    asyncio.run(relay.run(show))
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        clock_s = runner.get_loop().time
+        runner.run(Relay(replay, text, script, log, Blames(), clock_s, Watchdog(floor_s=0.5)).run(show))
     return Outcome(events, replay, script, log)
 
 
@@ -224,12 +226,12 @@ def test_it_gives_up_in_the_end() -> None:
 def test_beats_keep_a_slow_replica_alive() -> None:
     async def slow(request: EngineRequest) -> AsyncGenerator[Frame]:
         yield Hello(facts("slow"), CARD)
-        thinking = asyncio.Event()
-        for _ in range(8):
+        for _ in range(80):
             with suppress(TimeoutError):
-                await asyncio.wait_for(thinking.wait(), 0.02)
+                await asyncio.wait_for(asyncio.Event().wait(), BEAT_S)
             yield Beat()
         yield Tokens(0, (*ANSWER, 0))
 
-    assert answer(slow).replay.resumes == 0
-    assert len(answer(slow).script.requests) == 1
+    seen = answer(slow)
+    assert seen.replay.resumes == 0
+    assert len(seen.script.requests) == 1
