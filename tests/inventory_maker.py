@@ -143,11 +143,17 @@ class Fleet:
 
     def attempt(self, lease: LeaseView, kind: str, step: int = 0, reason: str = "") -> None:
         places = {d.uuid: d for d in self.store.devices()}
-        ranks = tuple(RankPlace(n, places[u].node_id, places[u].index, 100 + n) for n, u in enumerate(lease.devices))
+        ranks = tuple(
+            RankPlace(n, places[u].node_id, places[u].index, self.pid_of_rank(n)) for n, u in enumerate(lease.devices)
+        )
         ranks = ranks if kind == "started" else ()
         attempt_id = lease.attempt_id
         progress = AttemptProgress(attempt_id, lease.lease_id, kind, self.now_ns, step, ranks, reason=reason)
         self.store.attempt(progress, self.now_ns)
+
+    @staticmethod
+    def pid_of_rank(rank: int) -> int:
+        return 100 + rank
 
     def job(self, job: str, state: RunState, reason: str = "", run: str = "run") -> None:
         self.store.job_update(JobUpdate(JobId(job), run, state, self.now_ns, reason), self.now_ns)

@@ -84,8 +84,9 @@ class Site:
 
 
 @contextmanager
-def site(home: Path, hosts: int, gpus: int) -> Iterator[Site]:
+def site(home: Path, hosts: int, gpus: int, **settings: str) -> Iterator[Site]:
     made = Site(home)
+    made.env |= settings
     try:
         made.run("paceline", "sim", "up", "--hosts", str(hosts), "--gpus", str(gpus))
         made.env |= cluster.client_env(home)

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +12,10 @@ import psutil
 import pytest
 from paceline_cluster import DEADLINE_S, Site, site
 
+from paceline.model.events import EventKind
 from paceline.model.hardware import DeviceState, NodeState
 from paceline.sdk.rows import DeviceRow
+from paceline.sdk.rows_health import AlertKind
 from paceline.sim import cluster
 from waiting import until
 
@@ -27,7 +31,10 @@ print(json.dumps(ray.get(ray.get_actor("paceline-placement").held.remote(), time
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[Site]:
-    with tempfile.TemporaryDirectory(prefix="pl-test-", dir="/tmp") as home, site(Path(home), HOSTS, GPUS) as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="pl-test-", dir="/tmp") as home,
+        site(Path(home), HOSTS, GPUS, PACELINE_STRANGERS="evict") as made,
+    ):
         yield made
 
 
@@ -71,6 +78,50 @@ def test_a_device_that_hangs_nvml_leaves_its_neighbours_in_service(here: Site) -
         until(lambda: is_held(here, device), DEADLINE_S)
     finally:
         state.clear_faults(device.index)
+
+
+STRANGER = """
+import os, sys, ray
+ray.init(log_to_driver=False, configure_logging=False)
+
+@ray.remote(num_gpus=1)
+class Guest:
+    def where(self):
+        context = ray.get_runtime_context()
+        return context.get_node_id(), int(context.get_accelerator_ids()["GPU"][0]), os.getpid()
+
+    def stay(self):
+        import signal
+        signal.pause()
+
+guest = Guest.remote()
+print(*ray.get(guest.where.remote()), flush=True)
+try:
+    ray.get(guest.stay.remote())
+except ray.exceptions.ActorDiedError:
+    print("evicted", flush=True)
+"""
+
+
+def test_a_stranger_on_a_condemned_device_is_told_of_and_evicted(here: Site) -> None:
+    """A user of Ray who knows nothing of Paceline has a device; the device gets an Xid 95."""
+    command = [sys.executable, "-c", STRANGER]
+    with subprocess.Popen(command, env=here.env, stdout=subprocess.PIPE, text=True) as guest:
+        try:
+            assert guest.stdout is not None
+            node_id, index, pid = guest.stdout.readline().split()
+            device = next(d for d in idle(here) if (d.node_id, d.index) == (node_id, int(index)))
+            cluster.host_state(here.home, device.host).inject_xid(device.index, 95)
+            until(lambda: here.client.device(device.uuid).state is DeviceState.QUARANTINED, DEADLINE_S)
+            assert is_held(here, device)
+            assert guest.stdout.read().splitlines()[-1] == "evicted"
+        finally:
+            guest.kill()
+    (told,) = [e for e in here.client.story(device.uuid).events if e.kind is EventKind.STRANGER]
+    assert told.body["pid"] == int(pid)
+    (alert,) = [alert for alert in here.client.alerts() if alert.kind is AlertKind.STRANGER]
+    assert (alert.event_id, alert.summary) == (told.id, told.summary)
+    assert not psutil.pid_exists(int(pid))
 
 
 def test_a_cordoned_device_and_a_drained_host_are_not_given_out(here: Site) -> None:

@@ -14,7 +14,7 @@ from paceline.model.events import Event
 from paceline.model.health import NodeReport
 from paceline.model.ids import DeviceUuid
 from paceline.model.measurement import DeviceScore, Measurement
-from paceline.model.plan import FleetSnapshot, LeaseView, Plan
+from paceline.model.plan import FleetSnapshot, LeaseView, Occupant, Plan
 from paceline.model.session import SessionUpdate
 from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
 from paceline.sdk import rows
@@ -48,6 +48,10 @@ class HoldsBody(BaseModel):
     held: list[DeviceUuid]
     released: list[DeviceUuid]
     at_ns: int
+
+
+class OccupantsBody(BaseModel):
+    occupants: list[Occupant]
 
 
 class LeaseBody(BaseModel):
@@ -96,6 +100,11 @@ def measurements(store: Inventory, now_ns: Now, body: MeasurementsBody) -> dict[
 def holds(store: Inventory, now_ns: Now, body: HoldsBody) -> dict[str, str]:
     store.holds(body.held, body.released, now_ns)
     return {}
+
+
+@router.post("/strangers")
+def strangers(store: Inventory, now_ns: Now, body: OccupantsBody) -> dict[str, tuple[Occupant, ...]]:
+    return {"strangers": store.strangers(body.occupants, now_ns)}
 
 
 @router.post("/leases")

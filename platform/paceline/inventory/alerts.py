@@ -34,10 +34,8 @@ def tell(
     quiet_s: int = 0,
 ) -> None:
     """Put an alert into the outbox; not if one with the same `key` was put there in the last `quiet_s`."""
-    if key and quiet_s:
-        since = select(AlertRow.id).where(AlertRow.key == key, AlertRow.at_ns > unit.now_ns - quiet_s * SECOND_NS)
-        if unit.session.scalar(since.limit(1)) is not None:
-            return
+    if key and quiet_s and told_lately(unit, key, quiet_s):
+        return
     unit.session.add(
         AlertRow(
             at_ns=unit.now_ns,
@@ -49,6 +47,11 @@ def tell(
             body=body or {},
         )
     )
+
+
+def told_lately(unit: Unit, key: str, quiet_s: int) -> bool:
+    since = select(AlertRow.id).where(AlertRow.key == key, AlertRow.at_ns > unit.now_ns - quiet_s * SECOND_NS)
+    return unit.session.scalar(since.limit(1)) is not None
 
 
 def know(unit: Unit, targets: set[str]) -> None:

@@ -219,11 +219,11 @@ def _record(
 def _show(unit: Unit, value: DeviceScore, measured: bool) -> None:
     """The score that gangs are planned by is a part of the fleet's snapshot."""
     device = devices.get(unit, value.uuid)
-    if (device.score, device.noise) != (value.score, value.noise):
-        device.score, device.noise = value.score, value.noise
+    scored_ns = unit.now_ns if measured else device.scored_ns
+    shown = (value.score, value.noise, scored_ns)
+    if (device.score, device.noise, device.scored_ns) != shown:
+        device.score, device.noise, device.scored_ns = shown
         unit.touch()
-    if measured:
-        device.scored_ns = unit.now_ns
 
 
 def _repeatability(unit: Unit, value: DeviceScore) -> tuple[int, float | None, float | None]:

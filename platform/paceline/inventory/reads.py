@@ -55,6 +55,7 @@ def fleet(session: Session) -> FleetSnapshot:
                 score=d.score,
                 lease_id=holders[d.uuid].lease_id if d.uuid in holders else None,
                 cause_id=EventId(d.cause_id),
+                scored_ns=d.scored_ns,
             )
             for d in session.scalars(_in_service())
         ),

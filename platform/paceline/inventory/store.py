@@ -35,6 +35,7 @@ from paceline.inventory import (
     sessions,
     sightings,
     stimuli,
+    strangers,
     tokens,
     verdicts,
 )
@@ -44,7 +45,7 @@ from paceline.model.events import Event
 from paceline.model.health import AgentStats, NodeReport, RepairAction
 from paceline.model.ids import DeviceUuid
 from paceline.model.measurement import DeviceScore, Measurement
-from paceline.model.plan import FleetSnapshot, LeaseView, Plan
+from paceline.model.plan import FleetSnapshot, LeaseView, Occupant, Plan
 from paceline.model.session import SessionUpdate
 from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
 from paceline.sdk import rows, rows_health
@@ -129,6 +130,11 @@ class Store:
         """What placement has checked on Ray: `held` cannot be given out, `released` may be."""
         with self._write(now_ns) as unit:
             devices.holds(unit, list(held), list(released))
+
+    def strangers(self, occupants: Sequence[Occupant], now_ns: int) -> tuple[Occupant, ...]:
+        """Those who have no business on their devices, of all whom placement has found on devices that it should hold."""
+        with self._write(now_ns) as unit:
+            return strangers.take(unit, occupants)
 
     def create_lease(self, request: GangRequest, plan: Plan, now_ns: int) -> LeaseView:
         """Raises Conflict PL-REV-001 if a device is not HEALTHY any more or has another holder."""

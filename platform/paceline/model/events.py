@@ -12,6 +12,7 @@ class EventKind(StrEnum):
     VERDICT = "verdict"  # the state machine moved a device
     QUARANTINED = "quarantined"  # Ray can no longer give the device out: checked
     RELEASED = "released"
+    STRANGER = "stranger"  # work that nobody leased to it keeps a bad device from being held
     MEASURED = "measured"
     NODE = "node"
     JOB = "job"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import Final
 
 from paceline.model.ids import DeviceUuid, HostName
 
@@ -17,6 +18,10 @@ class DeviceState(StrEnum):
     REPAIR = "REPAIR"
     RETIRED = "RETIRED"
     UNKNOWN = "UNKNOWN"
+
+
+CONDEMNED: Final = frozenset({DeviceState.DRAINING, DeviceState.QUARANTINED, DeviceState.REPAIR, DeviceState.PROBATION})
+"""No work may be on a device in one of these. A suspicion is none of them: it may end by itself."""
 
 
 class NodeState(StrEnum):

@@ -11,7 +11,7 @@ class DeviceView:
     """One device as placement sees it.
 
     `score` is time relative to the median of its cohort: 1.02 is 2 % slower than its equals. None until measured.
-    `cause_id` is the event that led to the present state.
+    `cause_id` is the event that led to the present state. `scored_ns`: when the device was last measured, unix; 0 if never.
     """
 
     uuid: DeviceUuid
@@ -23,6 +23,7 @@ class DeviceView:
     score: float | None
     lease_id: LeaseId | None
     cause_id: EventId
+    scored_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,16 @@ class LeaseView:
     attempt_id: str
     devices: tuple[DeviceUuid, ...]
     moving_cause: EventId
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """A process of Ray that has a device, or a share of it. `actor_id` is empty for a task."""
+
+    uuid: DeviceUuid
+    pid: int
+    job_id: str
+    actor_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,20 @@ Facts tried on Ray 2.60; all calls here are safe to repeat.
 """
 
 import asyncio
+import os
 import secrets
+import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+import grpc
 import ray
 import structlog
+from ray._private.internal_api import node_stats
 from ray.core.generated import gcs_pb2
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -30,6 +36,19 @@ MASK_DEADLINE_S: Final = 20.0
 INDEX_GPU_SHARE: Final = 0.01
 PROBE_GPU_SHARE: Final = 0.9
 assert INDEX_GPU_SHARE + PROBE_GPU_SHARE < 1, "a probe must not keep the index of its own bundle from being read"
+
+
+RAY_WORKER: Final = b"ray::"
+"""How the command line of every worker that has work begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A worker of Ray on its node. `actor_id` is empty for a task."""
+
+    pid: int
+    job_id: str
+    actor_id: str
 
 
 @ray.remote(
@@ -238,6 +257,53 @@ def drivers() -> list[Driver]:
         )
         for row in found
     ]
+
+
+def occupants(nodes: Iterable[NodeId]) -> dict[tuple[NodeId, int], list[Process]]:
+    """The processes that Ray has given GPUs of these nodes to, by device, without those of this service's own job.
+
+    A raylet tells the slots of each worker's resources: `GPU`, or `GPU_group_…` inside a placement group. A node that does not answer
+    is left out.
+    """
+    wanted, own = set(nodes), ray.get_runtime_context().get_job_id()
+    found: dict[tuple[NodeId, int], list[Process]] = {}
+    for row in ray.nodes():
+        if row["NodeID"] not in wanted or not row["Alive"]:
+            continue
+        try:
+            stats = node_stats(row["NodeManagerAddress"], row["NodeManagerPort"], include_memory_info=False)
+        except grpc.RpcError as error:
+            log.warning("a raylet does not tell who has its GPUs", node=row["NodeID"][:12], error=repr(error))
+            continue
+        for worker in stats.core_workers_stats:
+            process = Process(worker.pid, worker.job_id.hex(), _actor_id(worker.actor_id))
+            for index in _gpus_of(worker.used_resources) if process.job_id != own else ():
+                found.setdefault((row["NodeID"], index), []).append(process)
+    return found
+
+
+def _gpus_of(used: Mapping[str, Any]) -> set[int]:
+    whole_or_in_a_group = (used[name] for name in used if name == "GPU" or name.startswith("GPU_group_"))
+    return {int(slot.slot) for allocation in whole_or_in_a_group for slot in allocation.resource_slots}
+
+
+def _actor_id(raw: bytes) -> str:
+    """Empty for the id that a worker without an actor has: all ones."""
+    return "" if not raw.strip(b"\xff") else raw.hex()
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _end_processes(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended by itself
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(RAY_WORKER):
+                os.kill(pid, signal.SIGKILL)
+
+
+async def end_processes(node_id: NodeId, pids: Iterable[int]) -> None:
+    """Kill workers of Ray on a node, and nothing else: a number may be another process's by now."""
+    there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    await _as_future(_end_processes.options(scheduling_strategy=there).remote(list(pids)))
 
 
 def remove_all() -> None:

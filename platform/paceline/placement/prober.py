@@ -55,11 +55,7 @@ class Prober:
     def sweep(self, snapshot: FleetSnapshot) -> dict[NodeId, list[DeviceView]]:
         """Idle sound devices whose turn it is, by node, to be handed to `probe_idle`. None while somebody waits for a gang."""
         now_ns = time.time_ns()
-        sound = {d.uuid for d in snapshot.devices if d.state is DeviceState.HEALTHY}
-        # A device that was measured before this service started is taken as measured now: it waits for the next sweep.
-        self._past = {u: p for u, p in self._past.items() if u in sound} | {
-            u: Past(now_ns) for u in sound - self._past.keys()
-        }
+        self._past = {d.uuid: self._past_of(d, now_ns) for d in snapshot.devices if d.state is DeviceState.HEALTHY}
         if now_ns - self._asked_for_ns < probing.QUIET_NS:
             return {}
         return self._by_node(probing.sweep(snapshot, self._past, self._probing, now_ns))
@@ -67,7 +63,11 @@ class Prober:
     def old(self, devices: Sequence[DeviceView]) -> list[DeviceView]:
         """Those whose scores should be renewed before a gang starts on them."""
         now_ns = time.time_ns()
-        return [d for d in devices if d.uuid in self._past and probing.is_old(self._past[d.uuid], now_ns)]
+        return [d for d in devices if probing.is_old(self._past_of(d, now_ns), now_ns)]
+
+    def _past_of(self, device: DeviceView, now_ns: int) -> Past:
+        """Of a probe before this service started, the inventory knows when it was."""
+        return self._past.get(device.uuid) or Past(device.scored_ns or now_ns)
 
     def _by_node(self, devices: Sequence[DeviceView]) -> dict[NodeId, list[DeviceView]]:
         by_node: dict[NodeId, list[DeviceView]] = defaultdict(list)

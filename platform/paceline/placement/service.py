@@ -15,10 +15,10 @@ from typing import Any, Final
 import structlog
 
 from paceline.model.errors import Conflict, PacelineError, Unreachable
-from paceline.model.hardware import DeviceState, NodeState
+from paceline.model.hardware import CONDEMNED, DeviceState, NodeState
 from paceline.model.ids import NO_CAUSE, DeviceUuid, EventId, LeaseId, NodeId
 from paceline.model.measurement import DeviceScore, Measurement
-from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, Plan, Refusal
+from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, Occupant, Plan, Refusal
 from paceline.model.workload import FINAL_STATES, GangRequest, JobUpdate, RankPlace, RunState
 from paceline.placement import binding, owners, planner
 from paceline.placement.binding import Hold
@@ -34,6 +34,10 @@ CONFIRM_DEADLINE_S: Final = 180.0
 SEAT_DEADLINE_S: Final = 90.0
 """A move ends the workers within about 10 s; a run that does not let go in this time is asked again."""
 OWNER_CHECK_S: Final = 5.0
+STRANGER_LOOK_S: Final = 1.0
+"""Half of the time within which a stranger is to be reported."""
+HOLDER_QUEUED_S: Final = 0.5
+"""A holder that was asked for waits at its raylet after this time; the device must not become free before."""
 OPEN_RUNS: Final = 1000
 """Newest runs that are looked at for an owner that is gone."""
 assert UNKNOWN_SILENT_S >= CONFIRM_DEADLINE_S, "a gang that is still starting must not lose its lease"
@@ -51,7 +55,9 @@ class _Binding:
 class PlacementService:
     """Created by the reconciler. All methods are safe to call again after a lost reply."""
 
-    def __init__(self, server_url: str, token: str) -> None:
+    def __init__(self, server_url: str, token: str, evict: bool = False) -> None:
+        """`evict`: work that sits on a condemned device without a lease is ended, and not only reported."""
+        self._evict_strangers = evict
         self._client = AsyncClient(server_url, token)
         self._url, self._token = server_url, token
         self._snapshot = FleetSnapshot(-1, (), (), ())
@@ -75,14 +81,16 @@ class PlacementService:
         if "watch" not in self._tasks:
             self._tasks["watch"] = asyncio.create_task(self._forever("watch", self._watch))
             self._tasks["owners"] = asyncio.create_task(self._forever("owners", self._check_owners))
+            self._tasks["strangers"] = asyncio.create_task(self._forever("strangers", self._look_for_strangers))
         return True
 
     def connection(self) -> tuple[str, str]:
         """(server URL, token): how the training callback and the gateway find the inventory."""
         return self._url, self._token
 
-    async def reconnect(self, server_url: str, token: str) -> None:
-        """The server has moved."""
+    async def reconnect(self, server_url: str, token: str, evict: bool = False) -> None:
+        """The server has moved, or the site has another policy."""
+        self._evict_strangers = evict
         if (server_url, token) != (self._url, self._token):
             self._url, self._token = server_url, token
             self._client = AsyncClient(server_url, token)
@@ -269,23 +277,30 @@ class PlacementService:
                 self._drop(hold)
 
     async def _hold_busy(self, device: DeviceView, lease: LeaseView) -> None:
-        """Take a busy device from its gang: queue holders first, then let the gang be moved, then keep the one on the device.
+        """A gang frees all its devices of the node at once and Ray hands them out lowest index first: a holder waits for each of them."""
+        mine = {d.index for d in self._snapshot.devices if d.uuid in lease.devices and d.node_id == device.node_id}
 
-        A gang frees all its devices of the node at once and Ray hands them out lowest index first, so a holder waits for each of them.
-        """
+        async def let_it_move() -> None:
+            self._may_move[lease.lease_id].set()
+
+        await self._take_busy(device, mine, let_it_move)
+
+    async def _take_busy(
+        self, device: DeviceView, freed: set[int], let_go: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Queue holders for all devices that will be `freed`, then end the work, then keep the holder on the device."""
         node_id = device.node_id
-        mine = {d.index for d in self._snapshot.devices if d.uuid in lease.devices and d.node_id == node_id}
         got = await binding.take_free(node_id)
         try:
-            holders = [binding.queue_holder(node_id) for _ in mine - set(got)]
-            self._may_move[lease.lease_id].set()
+            holders = [binding.queue_holder(node_id) for _ in freed - set(got)]
+            await let_go()
             got |= await binding.seated(node_id, holders, SEAT_DEADLINE_S)
             if device.index in got:
                 self._holds[node_id, device.index] = got.pop(device.index)
         finally:
             self._drop(*got.values())
         if (node_id, device.index) not in self._holds:
-            log.warning("device could not be taken from its gang yet", device=device.uuid, lease=lease.lease_id)
+            log.warning("device could not be taken yet", device=device.uuid, lease=device.lease_id)
 
     def _drop(self, *holds: Hold) -> None:
         """Give devices back to Ray. What Ray does not take is kept for the next turn: else it would be held by nobody's will."""
@@ -310,6 +325,39 @@ class PlacementService:
             gone = (self._reported or frozenset(d.uuid for d in self._snapshot.devices)) - held
             await self._client.holds(sorted(held), sorted(gone), time.time_ns())
             self._reported = held
+
+    # ── strangers ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _look_for_strangers(self) -> None:
+        """Who sits on a condemned device that no lease holds and that could not be held: Ray's users need no lease from us."""
+        await asyncio.sleep(STRANGER_LOOK_S)
+        taken = {
+            (d.node_id, d.index): d
+            for d in self._snapshot.devices
+            if d.state in CONDEMNED and d.lease_id is None and self._must_hold(d)
+        }
+        there = await asyncio.to_thread(binding.occupants, {node for node, _ in taken}) if taken else {}
+        found = [
+            Occupant(taken[place].uuid, process.pid, process.job_id, process.actor_id)
+            for place in taken.keys() & there.keys()
+            for process in there[place]
+        ]
+        strangers = await self._client.strangers(found) if found else ()
+        for device in taken.values() if self._evict_strangers else ():
+            pids = [one.pid for one in strangers if one.uuid == device.uuid]
+            if pids:
+                self._spawn(("evict", device.uuid), self._evict(device, pids))
+
+    async def _evict(self, device: DeviceView, pids: list[int]) -> None:
+        async def end_them() -> None:
+            await asyncio.sleep(HOLDER_QUEUED_S)
+            log.warning("strangers on a condemned device are ended", device=device.uuid, pids=pids)
+            await binding.end_processes(device.node_id, pids)
+
+        async with self._locks[device.node_id]:
+            if self._must_hold(device):
+                await self._take_busy(device, {device.index}, end_them)
+        await self._report_holds()
 
     # ── probes ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -33,8 +33,9 @@ class Reconciler:
     Each actor is told each time where the server is, and not waited for: one that Ray has started again knows only where it was at first.
     """
 
-    def __init__(self, server_url: str, token: str, xid_policy: str) -> None:
-        self._url, self._token, self._xid_policy = server_url, token, xid_policy
+    def __init__(self, server_url: str, token: str, xid_policy: str, evict: bool) -> None:
+        self._url, self._token = server_url, token
+        self._xid_policy, self._evict = xid_policy, evict
         self._client = Client(server_url, token)
         self._told: dict[str, Any] = {}
 
@@ -65,9 +66,9 @@ class Reconciler:
                 num_cpus=0,
                 resources={"node:__internal_head__": 0.001},
             )
-            .remote(self._url, self._token)
+            .remote(self._url, self._token, self._evict)
         )
-        self._tell(PLACEMENT_ACTOR, actor)
+        self._tell(PLACEMENT_ACTOR, actor, self._evict)
         ray.get(actor.start.remote(), timeout=CALL_DEADLINE_S)
 
     def _ensure_health(self, node_id: str) -> None:
@@ -88,7 +89,7 @@ class Reconciler:
         )
         self._tell(name, actor, self._xid_policy)
 
-    def _tell(self, name: str, actor: Any, *more: str) -> None:
+    def _tell(self, name: str, actor: Any, *more: str | bool) -> None:
         """Where the server is, and the site's word. One word at a time: an actor that hangs must not gather them."""
         before = self._told.get(name)
         if before is None or ray.wait([before], timeout=0)[0]:
@@ -125,7 +126,9 @@ def main() -> None:
     if args.remove:
         remove_everything()
         return
-    reconciler = Reconciler(args.server_url, args.token_file.read_text().strip(), Settings().xid_policy)
+    site = Settings()
+    evict = site.strangers == "evict"
+    reconciler = Reconciler(args.server_url, args.token_file.read_text().strip(), site.xid_policy, evict)
     while True:
         try:
             reconciler.turn()

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -31,6 +31,8 @@ class Settings(BaseSettings):
     """Who gets alerts: URLs, with blanks or commas between them."""
     webhook_secret: SecretStr = SecretStr("")
     """Signs what is sent to them: `paceline.sdk.webhook.verify`."""
+    strangers: Literal["report", "evict"] = "report"
+    """What is done with work that sits on a condemned device without a lease. Evicted work starts again elsewhere, if Ray may retry it."""
     xid_policy_file: Path | None = None
     """What this site makes of Xids: code,advice,why[,count,window_s]. Default: `xid_policy.csv` in `home`, if it is there."""
     rules_file: Path | None = None

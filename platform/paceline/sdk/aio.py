@@ -15,7 +15,7 @@ from paceline.model.events import Event
 from paceline.model.health import NodeReport, RepairAction
 from paceline.model.ids import DeviceUuid, LeaseId
 from paceline.model.measurement import DeviceScore, Measurement
-from paceline.model.plan import FleetSnapshot, LeaseView, Plan
+from paceline.model.plan import FleetSnapshot, LeaseView, Occupant, Plan
 from paceline.model.session import SessionUpdate
 from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
 from paceline.sdk import calls, config, core, rows, rows_health
@@ -85,6 +85,10 @@ class AsyncClient:
     async def holds(self, held: Sequence[str], released: Sequence[str], at_ns: int) -> None:
         """What was checked on Ray: `held` cannot be given out, `released` may be."""
         await self._do(calls.holds(held, released, at_ns))
+
+    async def strangers(self, occupants: Iterable[Occupant]) -> tuple[Occupant, ...]:
+        """Of those who are on devices that should be held: who has no business there."""
+        return (await self._do(calls.strangers(occupants)))["strangers"]
 
     async def create_lease(self, request: GangRequest, plan: Plan) -> LeaseView:
         """Raises Conflict if a device of the plan is not to be had any more: plan again."""

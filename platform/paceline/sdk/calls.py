@@ -10,7 +10,7 @@ from paceline.model.events import Event
 from paceline.model.health import NodeReport, RepairAction
 from paceline.model.ids import DeviceUuid, LeaseId
 from paceline.model.measurement import DeviceScore, Measurement
-from paceline.model.plan import FleetSnapshot, LeaseView, Plan
+from paceline.model.plan import FleetSnapshot, LeaseView, Occupant, Plan
 from paceline.model.session import SessionUpdate
 from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
 from paceline.sdk import rows, rows_health
@@ -22,6 +22,7 @@ ANY: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(dict[str, Any])
 FLEET: Final = TypeAdapter(FleetSnapshot)
 LEASE: Final = TypeAdapter(LeaseView)
 SCORES: Final = TypeAdapter(dict[str, tuple[DeviceScore, ...]])
+STRANGERS: Final = TypeAdapter(dict[str, tuple[Occupant, ...]])
 EVENTS: Final = TypeAdapter(list[Event])
 HOSTS: Final = TypeAdapter(list[rows.HostRow])
 DEVICES: Final = TypeAdapter(list[rows.DeviceRow])
@@ -46,6 +47,7 @@ _REQUEST: Final = TypeAdapter(GangRequest)
 _PLAN: Final = TypeAdapter(Plan)
 _MEASUREMENTS: Final = TypeAdapter(tuple[Measurement, ...])
 _SESSIONS: Final = TypeAdapter(tuple[SessionUpdate, ...])
+_OCCUPANTS: Final = TypeAdapter(tuple[Occupant, ...])
 _JOB: Final = TypeAdapter(JobUpdate)
 _ATTEMPT: Final = TypeAdapter(AttemptProgress)
 _CHECKPOINT: Final = TypeAdapter(CheckpointRecord)
@@ -90,6 +92,10 @@ def measurements(values: Iterable[Measurement]) -> Call[dict[str, tuple[DeviceSc
 
 def holds(held: Sequence[str], released: Sequence[str], at_ns: int) -> Call[dict[str, Any]]:
     return _post("/v1/holds", {"held": list(held), "released": list(released), "at_ns": at_ns}, ANY)
+
+
+def strangers(occupants: Iterable[Occupant]) -> Call[dict[str, tuple[Occupant, ...]]]:
+    return _post("/v1/strangers", {"occupants": _json(_OCCUPANTS, tuple(occupants))}, STRANGERS)
 
 
 def create_lease(request: GangRequest, plan: Plan) -> Call[LeaseView]:

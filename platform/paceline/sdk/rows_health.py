@@ -24,6 +24,7 @@ class AlertKind(StrEnum):
     DEVICE_LOST = "device lost"
     REPLACE = "replace"
     DRAIN_LATE = "drain late"
+    STRANGER = "stranger"
 
 
 class VerdictRow(Row):

@@ -1,6 +1,7 @@
 """Devices are lent for a probe and given back whatever happens; a gang never waits for the schedule. Ray and the server are stand-ins."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,6 @@ from paceline.model.measurement import DeviceScore, Measurement
 from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, NodeView, Plan, Refusal
 from paceline.model.workload import GangRequest
 from paceline.placement import binding, probing
-from paceline.placement.probing import Past
 from paceline.placement.service import PlacementService
 
 A = NodeId("a")
@@ -36,6 +36,7 @@ class World:
         self.told: list[Measurement] = []
         self.found: dict[DeviceUuid, DeviceState] = {}
         self.leases: list[LeaseView] = []
+        self.old: set[int] = set()
 
     async def take_free(self, node_id: NodeId) -> dict[int, "Held"]:
         taken, self.free = self.free, set()
@@ -55,9 +56,23 @@ class World:
         return tuple(DeviceScore(m.uuid, m.benchmark, 1.0, 0.0, 1, "H", GPUS) for m in values)
 
     async def fleet(self) -> FleetSnapshot:
+        return self.snapshot()
+
+    def snapshot(self) -> FleetSnapshot:
         leased = {uuid: lease.lease_id for lease in self.leases for uuid in lease.devices}
         devices = [
-            DeviceView(u := DeviceUuid(f"a{i}"), HostName("a"), A, i, "H", self.state(u), 1.0, leased.get(u), NO_CAUSE)
+            DeviceView(
+                u := DeviceUuid(f"a{i}"),
+                HostName("a"),
+                A,
+                i,
+                "H",
+                self.state(u),
+                1.0,
+                leased.get(u),
+                NO_CAUSE,
+                scored_ns=1 if i in self.old else time.time_ns(),
+            )
             for i in range(GPUS)
         ]
         return FleetSnapshot(1, (NodeView(A, HostName("a"), NodeState.READY),), tuple(devices), tuple(self.leases))
@@ -88,18 +103,17 @@ def in_world(
         monkeypatch.setattr(launcher, "measure", world.measure)
         service = PlacementService("http://127.0.0.1:1", "token")
         service._client = world
-        service._snapshot = await world.fleet()
+        service._snapshot = world.snapshot()
         service._started.set()
         await test(world, service)
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def make_old(service: PlacementService, *indices: int) -> None:
-    """Their last probe is long ago."""
-    service._start_probes()
-    for index in indices:
-        service._prober._past[DeviceUuid(f"a{index}")] = Past(0)
+def make_old(world: World, service: PlacementService, *indices: int) -> None:
+    """The inventory says that their last probe was long ago: the service has just started."""
+    world.old = set(indices)
+    service._snapshot = world.snapshot()
 
 
 async def settle(service: PlacementService) -> None:
@@ -108,7 +122,7 @@ async def settle(service: PlacementService) -> None:
 
 def test_an_idle_device_is_held_while_it_is_probed_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World, service: PlacementService) -> None:
-        make_old(service, 2)
+        make_old(world, service, 2)
         service._start_probes()
         await world.probing.wait()
         assert world.free == {0, 1, 3}
@@ -125,7 +139,7 @@ def test_an_idle_device_is_held_while_it_is_probed_and_only_then(monkeypatch: py
 
 def test_a_device_that_its_probe_finds_sick_stays_held(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World, service: PlacementService) -> None:
-        make_old(service, 2)
+        make_old(world, service, 2)
         world.found[DeviceUuid("a2")] = DeviceState.SUSPECT
         world.probe_may_end.set()
         service._start_probes()
@@ -139,7 +153,7 @@ def test_a_device_that_its_probe_finds_sick_stays_held(monkeypatch: pytest.Monke
 
 def test_a_gang_goes_around_a_device_that_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World, service: PlacementService) -> None:
-        make_old(service, 0)
+        make_old(world, service, 0)
         service._start_probes()
         await world.probing.wait()
         grant = await service.acquire(request(3), "")
@@ -157,7 +171,7 @@ def test_a_gang_goes_around_a_device_that_is_probed(monkeypatch: pytest.MonkeyPa
 
 def test_a_gang_that_needs_it_ends_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World, service: PlacementService) -> None:
-        make_old(service, 0)
+        make_old(world, service, 0)
         service._start_probes()
         await world.probing.wait()
         grant = await service.acquire(request(4), "")
@@ -174,7 +188,7 @@ def test_a_sweep_that_is_cancelled_while_it_waits_to_give_back_still_gives_back(
     """A gang that is being bound has the node's lock when the probe ends; another gang then ends the sweep, twice."""
 
     async def test(world: World, service: PlacementService) -> None:
-        make_old(service, 0)
+        make_old(world, service, 0)
         service._start_probes()
         await world.probing.wait()
         async with service._locks[A]:
@@ -192,7 +206,7 @@ def test_a_sweep_that_is_cancelled_while_it_waits_to_give_back_still_gives_back(
 
 def test_a_sweep_that_is_ended_before_it_began_leaves_no_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World, service: PlacementService) -> None:
-        make_old(service, 0)
+        make_old(world, service, 0)
         service._start_probes()
         await service._end_sweep()
         assert service._prober._probing == set()
@@ -204,7 +218,7 @@ def test_a_sweep_that_is_ended_before_it_began_leaves_no_mark(monkeypatch: pytes
 def test_nothing_is_swept_while_somebody_waits_for_a_gang(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World, service: PlacementService) -> None:
         assert isinstance(await service.acquire(request(5), ""), Refusal)
-        make_old(service, 0)
+        make_old(world, service, 0)
         service._start_probes()
         assert not [key for key in service._tasks if isinstance(key, tuple)]
         service._prober._asked_for_ns -= probing.QUIET_NS
@@ -219,7 +233,7 @@ def test_nothing_is_swept_while_somebody_waits_for_a_gang(monkeypatch: pytest.Mo
 def test_a_device_in_use_is_left_alone_and_not_tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World, service: PlacementService) -> None:
         world.free = {1, 2, 3}
-        make_old(service, 0)
+        make_old(world, service, 0)
         service._start_probes()
         await settle(service)
         assert (world.told, world.free) == ([], {1, 2, 3})
@@ -235,7 +249,7 @@ def test_old_scores_are_renewed_inside_the_masks_before_a_gang_gets_its_devices(
 ) -> None:
     async def test(world: World, service: PlacementService) -> None:
         service._prober.refused()  # no sweep
-        make_old(service, 0, 1)
+        make_old(world, service, 0, 1)
         world.probe_may_end.set()
         grant = await service.acquire(request(2), "")
         assert isinstance(grant, Grant)
@@ -251,7 +265,7 @@ def test_old_scores_are_renewed_inside_the_masks_before_a_gang_gets_its_devices(
 def test_a_gang_starts_with_old_scores_if_they_cannot_be_renewed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World, service: PlacementService) -> None:
         service._prober.refused()
-        make_old(service, 0, 1)
+        make_old(world, service, 0, 1)
         monkeypatch.setattr("paceline.placement.prober.BEFORE_A_JOB_S", 0.0)
         grant = await service.acquire(request(2), "")
         assert isinstance(grant, Grant)
