@@ -69,7 +69,11 @@ class Reconciler:
             .remote(self._url, self._token, self._evict)
         )
         self._tell(PLACEMENT_ACTOR, actor, self._evict)
-        ray.get(actor.start.remote(), timeout=CALL_DEADLINE_S)
+        try:
+            ray.get(actor.start.remote(), timeout=CALL_DEADLINE_S)
+        except ray.exceptions.ActorUnavailableError:
+            _remove_stray(actor)
+            raise
 
     def _ensure_health(self, node_id: str) -> None:
         name = HEALTH_ACTOR_PREFIX + node_id
@@ -98,6 +102,18 @@ class Reconciler:
 
 def _actor_class(cls: type) -> Any:
     return ray.remote(cls)
+
+
+def _remove_stray(actor: Any) -> None:
+    """Take an actor off the cluster that Ray calls alive on a node that it calls dead. The next turn makes another.
+
+    Tried on Ray 2.60: a GCS that has written the death of a node and was killed before it came to the node's actors never comes to them.
+    """
+    row: dict[str, Any] = ray._private.state.state.actor_table(actor._actor_id.hex())
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    if row.get("State") == "ALIVE" and row["Address"]["NodeID"] not in alive:
+        log.warning("an actor is left on a node that is gone; it is made anew", name=row.get("Name"))
+        ray.kill(actor, no_restart=True)
 
 
 def remove_everything() -> None:
