@@ -11,6 +11,7 @@ from paceline.model.events import EventKind
 from paceline.model.hardware import DeviceState
 from paceline.model.measurement import DeviceScore, Measurement, Workload
 from paceline.placement import drift
+from paceline.placement.inband import STEPS_MIN, StepTimes, measurements, paces
 
 DAY_S = 86_400
 CLASSES = {"gemm": Workload.COMPUTE, "gemm_fp32": Workload.COMPUTE_FP32, "triad": Workload.MEMORY}
@@ -195,6 +196,29 @@ def test_steps_of_a_run_feed_a_score_and_move_no_device(fleet: Fleet) -> None:
     assert fleet.store.device(uuid("ada", 4)).score == pytest.approx(1.0)
     assert {fleet.state("ada", i) for i in range(8)} == {DeviceState.HEALTHY}
     assert findings(fleet, "probe.slow") == []
+
+
+def test_steps_of_runs_are_shown_beside_the_probes_and_change_nothing_else(fleet: Fleet) -> None:
+    """A device whose gangs wait for it from some day on: that is told, and neither drift nor a past is made of it."""
+    settled(fleet)
+    before = fleet.store.fleet()
+    shown = fleet.store.device_health(uuid("ada", 4), fleet.now_ns)
+    gang = [uuid("ada", i) for i in range(8)]
+    for day in range(drift.BASELINE_RUNS + drift.WINDOW + 1):
+        late_s = 0.01 if day >= drift.BASELINE_RUNS else 0.0
+        step = {u: StepTimes(0.1, 0.01 if u == uuid("ada", 4) else 0.01 + late_s) for u in gang}
+        told = measurements(paces([step] * STEPS_MIN), dict.fromkeys(gang, 1.0), fleet.now_ns)
+        fleet.store.measurements(told, fleet.now_ns)
+        fleet.pass_s(DAY_S)
+    assert fleet.store.fleet() == before
+    health = fleet.store.device_health(uuid("ada", 4), fleet.now_ns)
+    [own] = [row for row in health.scores if row.workload == "step"]
+    assert (own.score, own.drift) == (pytest.approx(1.1), None)
+    assert scores(fleet, "ada", 4)["step"].baseline_n == 0
+    assert [row for row in health.scores if row is not own] == list(shown.scores)
+    assert (health.device, health.findings, health.verdicts) == (shown.device, shown.findings, shown.verdicts)
+    last = [e for e in fleet.events(EventKind.MEASURED) if e.entity == f"device:{uuid('ada', 4)}"][-1]
+    assert last.summary == "20 steps of a run: late in its gang, relative time 1.100"
 
 
 def test_conditions_are_kept_with_the_time_in_hardware_slowdown(fleet: Fleet) -> None:

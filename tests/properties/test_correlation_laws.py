@@ -1,11 +1,21 @@
 """Laws of correlation, over any sightings."""
 
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.health.correlate import BY_APPLICATION, BY_TEARDOWN, DERIVED, LOOK_BACK_NS, Kind, Sighting, explain
+from paceline.health.correlate import (
+    BY_APPLICATION,
+    BY_TEARDOWN,
+    DERIVED,
+    LOOK_BACK_NS,
+    Correlation,
+    Kind,
+    Sighting,
+    explain,
+)
 from paceline.model.ids import DeviceUuid, HostName, JobId
 
 NOW = 10 * LOOK_BACK_NS
@@ -59,6 +69,29 @@ def test_what_a_correlation_says_is_no_sighting(sightings: list[Sighting]) -> No
     """Fed back, it changes nothing: no rule keeps itself alive."""
     told = explain(sightings, NOW)
     fed = [
-        Sighting(uuid, HostName("h"), one.domain, one.rule_id, JobId("j"), NOW) for one in told for uuid in one.uuids
+        Sighting(uuid, HostName("h"), domain, one.rule_id, JobId("j"), NOW)
+        for one in told
+        for uuid in one.uuids
+        for domain in one.domains or ("",)
     ]
     assert explain([*sightings, *fed], NOW) == told
+
+
+@given(SIGHTINGS, st.sets(st.sampled_from(["rack", "leaf", "feed"])))
+def test_where_a_host_stands_neither_blames_nor_excuses_a_device(sightings: list[Sighting], places: set[str]) -> None:
+    """A sighting for each domain of a host counts as one."""
+
+    def of_devices(seen: list[Sighting]) -> list[Correlation]:
+        return [one for one in explain(seen, NOW) if one.kind is not Kind.FABRIC]
+
+    told = [replace(one, domain=place) for one in sightings for place in places or {""}]
+    assert of_devices(told) == of_devices([replace(one, domain="") for one in sightings])
+
+
+@given(SIGHTINGS)
+def test_a_burst_is_one_correlation_however_many_domains_its_hosts_share(sightings: list[Sighting]) -> None:
+    fabric = [one for one in explain(sightings, NOW) if one.kind is Kind.FABRIC]
+    for one in fabric:
+        assert len(one.hosts) >= 2
+        assert list(one.hosts) == sorted(set(one.hosts))
+        assert not any(set(one.hosts) <= set(other.hosts) for other in fabric if other is not one)

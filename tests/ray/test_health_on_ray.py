@@ -22,6 +22,7 @@ from waiting import until
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 HOSTS, GPUS = 2, 4
+NOMINAL_STEP_S = 0.05
 HELD = """
 import json, ray
 ray.init(namespace='paceline', log_to_driver=False, configure_logging=False)
@@ -143,6 +144,27 @@ def test_a_cordoned_device_and_a_drained_host_are_not_given_out(here: Site) -> N
 
 def host_state(here: Site, name: str) -> NodeState:
     return next(host.state for host in here.client.hosts() if host.host == name)
+
+
+def test_a_full_probe_uses_all_sound_devices_of_a_node_together(here: Site) -> None:
+    """A node whose links are slow: the probe says so of the node, and gives the devices back."""
+    host = idle(here)[-1].host
+    sound = [d.index for d in idle(here) if d.host == host]
+    cluster.host_state(here.home, host).set_link_pace(4.0)
+    try:
+        here.run("paceline", "probe", host, "--reason", "test")
+        until(lambda: here.client.host(host).exchanges, DEADLINE_S, "it is measured")
+    finally:
+        cluster.host_state(here.home, host).set_link_pace(1.0)
+    p2p, all_reduce = sorted(here.client.host(host).exchanges, key=lambda m: m.benchmark, reverse=True)
+    assert (p2p.benchmark, all_reduce.benchmark) == ("p2p", "all_reduce")
+    for measured in (p2p, all_reduce):
+        assert (measured.ok, measured.error, measured.devices) == (True, "", len(sound))
+        assert measured.seconds is not None
+        assert measured.seconds >= 4 * NOMINAL_STEP_S
+    shown = here.run("paceline", "describe", "host", host).stdout
+    assert "full probe" in shown
+    until(lambda: not any(is_held(here, d) for d in idle(here)), DEADLINE_S, "they are given back")
 
 
 def test_what_a_node_tells_while_the_server_stands_still_is_not_lost(here: Site) -> None:

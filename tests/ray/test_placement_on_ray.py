@@ -87,6 +87,12 @@ def checkpoint_steps(here: Site, job: str) -> list[int]:
     return [checkpoint.step for checkpoint in here.client.job(job).checkpoints] if known else []
 
 
+def scored_by_steps(here: Site) -> list[str]:
+    """Devices with a score from the steps of runs."""
+    uuids = [device.uuid for device in here.client.devices()]
+    return [u for u in uuids if any(row.workload == "step" for row in here.client.device_health(u).scores)]
+
+
 def is_gone(process: psutil.Process) -> bool:
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
@@ -217,9 +223,15 @@ def test_a_run_whose_controller_is_killed_gives_its_gang_back(here: Site) -> Non
 
 
 def test_the_server_may_die_while_a_run_trains(here: Site) -> None:
-    """SIGKILL of the API, then of all that the server is: the run does not notice, and what it reported meanwhile is told later."""
-    submit(here, "steady", "--name", "steady", "--workers", "2", "--steps", "1000000", "--checkpoint-every", str(EVERY))
+    """SIGKILL of the API, then of all that the server is: the run does not notice, and what it reported meanwhile is told later.
+
+    Three workers: before that, the times of its steps are a score of each device of its gang.
+    """
+    submit(here, "steady", "--name", "steady", "--workers", "3", "--steps", "1000000", "--checkpoint-every", str(EVERY))
     until(lambda: len(checkpoint_steps(here, "steady")) >= 2, DEADLINE_S, "it trains")
+    until(lambda: scored_by_steps(here), DEADLINE_S, "its steps are told of")
+    [gang] = [lease.devices for lease in here.client.leases() if lease.job_id == "steady" and lease.state != "ended"]
+    assert sorted(scored_by_steps(here)) == sorted(gang)
     before = here.client.events(limit=1000)
     api = here.child("paceline.runtime.api")
     api.kill()

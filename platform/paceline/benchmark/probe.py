@@ -5,9 +5,6 @@ has used, and its memory until the process ends. On a simulated device with smal
 do on this device, the others as long as on any, for a simulated device is slow in its arithmetic only.
 """
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,8 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from paceline.benchmark import integer_gemm
-from paceline.model.errors import RunFailed
+from paceline.benchmark import child, integer_gemm
 from paceline.model.measurement import Workload
 from paceline.sim.pace import Pace, pace_of
 
@@ -101,9 +97,5 @@ def _timed(work: Callable[[], object], pace: Pace, repetitions: int) -> tuple[fl
 
 def _in_a_child() -> tuple[Reading, ...]:
     """probe_gpu.py in a process of its own, which sees the device that Ray has given to this one."""
-    command = [sys.executable, "-m", "paceline.benchmark.probe_gpu"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=GPU_DEADLINE_S, check=False)
-    if done.returncode != 0:
-        raise RunFailed("PL-RUN-010", f"the probe failed: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
-    rows = json.loads(done.stdout.splitlines()[-1])
+    rows = child.answer("paceline.benchmark.probe_gpu", deadline_s=GPU_DEADLINE_S)
     return tuple(Reading(**{**row, "seconds": tuple(row["seconds"])}) for row in rows)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from paceline.benchmark import integer_gemm
+from paceline.benchmark.child import die_with_parent
 from paceline.benchmark.probe import GEMM, GEMM_FP32, REPETITIONS, TRANSFER, TRIAD, Reading
 
 
@@ -159,4 +160,5 @@ def _ask(device: torch.device) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     print(json.dumps([asdict(reading) for reading in light(torch.device("cuda", 0), Sizes())]))

@@ -9,6 +9,7 @@ from rich.console import Console
 from paceline.cli import render
 from paceline.cli.render import Column
 from paceline.cli.show import Output
+from paceline.model.domains import spell
 from paceline.model.health import AgentStats
 from paceline.sdk import words
 from paceline.sdk.client import Client
@@ -93,6 +94,7 @@ def host(found: HostDetail, output: Output) -> None:
         ("devices", f"{found.healthy} of {found.devices} healthy, {found.leased} leased"),
         ("report", f"{words.age(found.reported_ns, now_ns)} ago"),
         ("machine", ("simulated" if found.simulated else "real") + (", NVSwitch" if found.nvswitch else "")),
+        ("domains", ", ".join(spell(found.domains)) or "nobody has told where it stands"),
         ("watch", _watch(found.agent, found.agent_ns, now_ns)),
     ]
     if found.drain_deadline_ns and not found.drained_ns:
@@ -101,6 +103,7 @@ def host(found: HostDetail, output: Output) -> None:
     out.print(render.block(pairs))
     verdicts = found.verdicts[:SHOWN]
     _section(out, "devices", render.devices(found.cards, now_ns), found.cards, wide)
+    _section(out, "full probe", render.exchanges(found.exchanges, now_ns), found.exchanges, wide)
     _section(out, "ports", render.links(found.links, now_ns), found.links, wide)
     _section(out, "verdicts", render.verdicts(verdicts, now_ns), verdicts, wide)
 

@@ -102,6 +102,17 @@ def drain(
     print(f"Next: paceline describe host {row.host} · paceline uncordon {row.host} --reason …")
 
 
+def probe(node: HostName, reason: ReasonOption, address: AddressOption = None) -> None:
+    """Have the sound devices of a node exchange data and add up together, once they are idle."""
+    with Client(address, deadline_s=DEADLINE_S) as client:
+        row = client.probe(words.find_host(client.hosts(), node).host, reason)
+    idle = (
+        "its sound devices are idle: it begins now" if not row.leased else f"it waits for {row.leased} leased devices"
+    )
+    print(f"full probe of {row.host}: {idle}")
+    print(f"Next: paceline describe host {row.host}")
+
+
 def repair(
     device: DeviceName,
     reason: ReasonOption,
@@ -144,5 +155,5 @@ def label(
 
 
 def add_to(app: typer.Typer) -> None:
-    for command in (quarantine, release, retire, cordon, uncordon, drain, repair, repair_done, label):
+    for command in (quarantine, release, retire, cordon, uncordon, drain, probe, repair, repair_done, label):
         app.command()(command)

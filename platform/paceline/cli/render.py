@@ -262,6 +262,18 @@ def lemons(answer: health.Reliability) -> RenderableType:
     return Group("", drawn, Text(judged, "dim"))
 
 
+def exchanges(items: Sequence[health.NodeMeasurementRow], now_ns: int) -> list[Column[health.NodeMeasurementRow]]:
+    return [
+        Column("EXCHANGE", lambda m: m.benchmark),
+        Column("DEVICES", lambda m: str(m.devices), right=True),
+        Column("TIME", lambda m: "-" if m.seconds is None else f"{m.seconds * 1e3:.1f} ms", right=True),
+        Column("GB/S", lambda m: "-" if m.bus_gbps is None else f"{m.bus_gbps:.1f}", right=True),
+        Column("TO PEERS", lambda m: score(m.relative), right=True),
+        Column("AGE", lambda m: age(m.at_ns, now_ns)),
+        Column("RESULT", lambda m: "ok" if m.ok else m.error),
+    ]
+
+
 def links(items: Sequence[health.LinkRow], now_ns: int) -> list[Column[health.LinkRow]]:
     return [
         Column("HOST", lambda x: x.host),

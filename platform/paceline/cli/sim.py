@@ -112,6 +112,16 @@ def pace(
 
 
 @app.command()
+def links(
+    host: HostArgument,
+    factor: Annotated[float, typer.Argument(help="1 is a sound machine, 2 takes twice as long")],
+) -> None:
+    """Change how fast the devices of a host exchange data; the next full probe of it tells."""
+    _state(host).set_link_pace(factor)
+    print(f"{host}: exchanges between its devices take {factor:g} times as long as on a sound machine")
+
+
+@app.command()
 def hang(
     host: HostArgument,
     gpu: GpuArgument,

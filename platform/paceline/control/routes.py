@@ -13,7 +13,7 @@ from paceline.inventory.store import Store
 from paceline.model.events import Event
 from paceline.model.health import NodeReport
 from paceline.model.ids import DeviceUuid
-from paceline.model.measurement import DeviceScore, Measurement
+from paceline.model.measurement import DeviceScore, Measurement, NodeMeasurement
 from paceline.model.plan import FleetSnapshot, LeaseView, Occupant, Plan
 from paceline.model.session import SessionUpdate
 from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
@@ -42,6 +42,10 @@ class AliveBody(BaseModel):
 
 class MeasurementsBody(BaseModel):
     measurements: list[Measurement]
+
+
+class NodeMeasurementsBody(BaseModel):
+    measurements: list[NodeMeasurement]
 
 
 class HoldsBody(BaseModel):
@@ -94,6 +98,12 @@ def nodes_alive(store: Inventory, now_ns: Now, body: AliveBody) -> dict[str, str
 @router.post("/measurements")
 def measurements(store: Inventory, now_ns: Now, body: MeasurementsBody) -> dict[str, tuple[DeviceScore, ...]]:
     return {"scores": store.measurements(body.measurements, now_ns)}
+
+
+@router.post("/node-measurements")
+def node_measurements(store: Inventory, now_ns: Now, body: NodeMeasurementsBody) -> dict[str, str]:
+    store.node_measurements(body.measurements, now_ns)
+    return {}
 
 
 @router.post("/holds")

@@ -103,6 +103,11 @@ def drain(store: Inventory, now_ns: Now, who: Caller, host: str, body: DrainBody
     return store.drain(host, body.deadline_s, body.reason, who, now_ns)
 
 
+@health.post("/hosts/{host}/probe")
+def probe(store: Inventory, now_ns: Now, who: Caller, host: str, body: ReasonBody) -> rows_health.HostDetail:
+    return store.probe(host, body.reason, who, now_ns)
+
+
 # ── verdicts, rules, links, alerts ───────────────────────────────────────────────────────────────────────────────────
 
 

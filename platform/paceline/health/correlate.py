@@ -45,6 +45,8 @@ SILENT: Final = "silent"
 FABRIC_RULES: Final = frozenset({SILENT, "sxid", "link.down", "link.slow", "link.flaps"})
 DERIVED: Final = frozenset({"xid.repeated", "correlate.application", "correlate.hardware", "correlate.fabric", "lemon"})
 XID: Final = "xid:"
+FABRIC_CODES: Final = FABRIC_RULES | {f"{XID}{code}" for code in OVER_NVLINK}
+"""What speaks of a domain where several of its hosts have it."""
 
 
 class Kind(StrEnum):
@@ -73,7 +75,7 @@ class Sighting:
 class Correlation:
     """`uuids` are the devices meant, sorted; `code_or_rule` is what was seen on them, "" for several.
 
-    `domain` is set for FABRIC only, `job_id` for APPLICATION only.
+    `domains`, all that the `hosts` share, are set for FABRIC only, `job_id` for APPLICATION only. Both are sorted.
     """
 
     kind: Kind
@@ -81,7 +83,8 @@ class Correlation:
     uuids: tuple[DeviceUuid, ...]
     why: str
     code_or_rule: str
-    domain: str = ""
+    domains: tuple[str, ...] = ()
+    hosts: tuple[HostName, ...] = ()
     job_id: str = ""
 
 
@@ -139,23 +142,27 @@ def _hardware(rows: Sequence[Sighting]) -> list[Correlation]:
 
 
 def _fabric(rows: Sequence[Sighting]) -> list[Correlation]:
-    """One correlation for each domain; a domain within a wider one that has more of the hosts is left out."""
+    """One correlation for the hosts that were struck, however many domains they share; hosts that are some of another one's are
+    left out with their domains: a wider one explains more."""
     domains: dict[str, list[Sighting]] = defaultdict(list)
     for row in rows:
-        if row.domain and (row.code_or_rule in FABRIC_RULES or _xid(row) in OVER_NVLINK):
+        if row.domain and row.code_or_rule in FABRIC_CODES:
             domains[row.domain].append(row)
     struck = {name: _together(of_one, lambda row: row.host, HOSTS_OF_A_DOMAIN) for name, of_one in domains.items()}
-    hosts = {name: {row.host for row in together} for name, together in struck.items() if together}
-    found = []
-    for name, of_domain in hosts.items():
-        if any(of_domain < others for others in hosts.values()):
-            continue
-        codes = sorted({row.code_or_rule for row in struck[name]})
-        what = ", ".join(_spell(code) for code in codes)
-        why = f"{what} on {len(of_domain)} hosts of {name} ({', '.join(sorted(of_domain))}) within {BURST_NS // SECOND_NS} s"
-        code = codes[0] if len(codes) == 1 else ""
-        found.append(Correlation(Kind.FABRIC, "correlate.fabric", _uuids(struck[name]), why, code, domain=name))
-    return found
+    shared: dict[frozenset[HostName], list[Sighting]] = defaultdict(list)
+    for together in struck.values():
+        if together:
+            shared[frozenset(row.host for row in together)].extend(together)
+    return [_of_hosts(hosts, rows) for hosts, rows in shared.items() if not any(hosts < others for others in shared)]
+
+
+def _of_hosts(struck: frozenset[HostName], rows: Sequence[Sighting]) -> Correlation:
+    hosts, domains = tuple(sorted(struck)), tuple(sorted({row.domain for row in rows}))
+    codes = sorted({row.code_or_rule for row in rows})
+    where = f"{len(hosts)} hosts of {', '.join(domains)} ({', '.join(hosts)})"
+    why = f"{', '.join(map(_spell, codes))} on {where} within {BURST_NS // SECOND_NS} s"
+    code = codes[0] if len(codes) == 1 else ""
+    return Correlation(Kind.FABRIC, "correlate.fabric", _uuids(rows), why, code, domains, hosts)
 
 
 T = TypeVar("T", bound=Hashable)
@@ -203,5 +210,5 @@ def _by_time(row: Sighting) -> tuple[int, str, str, str, str, str]:
     return row.at_ns, row.uuid, row.host, row.domain, row.code_or_rule, row.job_id
 
 
-def _by_name(one: Correlation) -> tuple[str, str, str, str, tuple[DeviceUuid, ...]]:
-    return one.kind, one.domain, one.job_id, one.code_or_rule, one.uuids
+def _by_name(one: Correlation) -> tuple[str, tuple[str, ...], str, str, tuple[DeviceUuid, ...]]:
+    return one.kind, one.domains, one.job_id, one.code_or_rule, one.uuids

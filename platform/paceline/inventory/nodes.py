@@ -4,11 +4,13 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
 
 from paceline.health import machine
-from paceline.inventory import alerts, devices, leases, verdicts
+from paceline.inventory import alerts, devices, leases, sightings, verdicts
 from paceline.inventory.tables import DeviceRow, HostRow, LeaseDeviceRow, LeaseRow, NodeRow, ReportSeenRow
 from paceline.inventory.unit import Unit
+from paceline.model.errors import NotFound
 from paceline.model.events import EventKind
 from paceline.model.hardware import NodeState
 from paceline.model.health import NodeFinding, NodeReport
@@ -107,7 +109,7 @@ def alive(unit: Unit, listed: list[AliveNode], at_ns: int) -> None:
     known = {row.node_id: row for row in unit.session.scalars(select(NodeRow).order_by(NodeRow.node_id))}
     for node_id, node in sorted(named.items()):
         row = known.get(node_id) or _join(unit, node_id, node.host_hint, node.address)
-        row.alive, row.alive_ns = True, unit.now_ns
+        row.alive, row.alive_ns, row.domains = True, unit.now_ns, node.domains
         if row.state == NodeState.LOST.value and _is_present(unit, row):
             enter(unit, row, NodeState.JOINING, "Ray lists it again")
     for row in known.values():
@@ -117,6 +119,7 @@ def alive(unit: Unit, listed: list[AliveNode], at_ns: int) -> None:
         row.alive = False
         if row.state != NodeState.LOST.value:
             enter(unit, row, NodeState.LOST, "Ray no longer calls it alive")
+        sightings.note_silence(unit, row)
         silence(unit, row, "its node is lost: Ray no longer calls it alive", EventId(row.event_id))
 
 
@@ -139,6 +142,7 @@ def sweep(unit: Unit, listening_since_ns: int) -> None:
                 EventKind.NODE, entity(row.host), f"{row.state}: {reason}", body={"node_id": row.node_id}
             )
             unit.touch()
+        sightings.note_silence(unit, row)
         silence(unit, row, reason, EventId(row.event_id))
     for host in unit.session.scalars(
         select(HostRow).where(HostRow.drain_deadline_ns > 0, HostRow.drained_ns == 0).order_by(HostRow.host)
@@ -241,6 +245,23 @@ def advised(unit: Unit, host: HostRow, finding: NodeFinding, event: EventId, sha
 
 
 # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def get(unit: Unit, name: str) -> HostRow:
+    row = unit.session.get(HostRow, name)
+    if row is None:
+        raise no_such_host(name)
+    return row
+
+
+def domains(session: Session) -> dict[str, dict[str, str]]:
+    """Failure domains of each host: kind → name. They are those of its present raylet."""
+    wanted = select(HostRow.host, NodeRow.domains).join(NodeRow, NodeRow.node_id == HostRow.node_id)
+    return {host: dict(told) for host, told in session.execute(wanted)}
+
+
+def no_such_host(name: str) -> NotFound:
+    return NotFound("PL-FIND-006", f"no host {name} has reported", "`paceline get hosts` lists them")
 
 
 def first_time(unit: Unit, report: NodeReport) -> bool:

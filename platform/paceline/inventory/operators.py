@@ -6,7 +6,7 @@ from paceline.health import machine
 from paceline.inventory import devices, nodes, repairs
 from paceline.inventory.tables import DeviceRow, HostRow
 from paceline.inventory.unit import Unit
-from paceline.model.errors import BadRequest, NotFound
+from paceline.model.errors import BadRequest
 from paceline.model.events import EventKind
 from paceline.model.hardware import DeviceState
 from paceline.model.health import RepairAction
@@ -108,14 +108,14 @@ def uncordon_device(unit: Unit, uuid: str, reason: str, who: str) -> None:
 
 def cordon(unit: Unit, host: str, reason: str, who: str) -> None:
     """Nothing new is placed on a host; the work on it goes on."""
-    row = _host(unit, host)
+    row = nodes.get(unit, host)
     if row.cordoned_ns:
         raise _cordoned_already(host, row.cordon_by, row.cordon_reason)
     nodes.cordon(unit, row, reason, who, _act_on(unit, row, "cordon", reason, who))
 
 
 def uncordon(unit: Unit, host: str, reason: str, who: str) -> None:
-    row = _host(unit, host)
+    row = nodes.get(unit, host)
     if not row.cordoned_ns:
         raise _not_cordoned(host, nodes.settled(row)[0].value)
     nodes.uncordon(unit, row, _act_on(unit, row, "uncordon", reason, who))
@@ -123,7 +123,7 @@ def uncordon(unit: Unit, host: str, reason: str, who: str) -> None:
 
 def drain(unit: Unit, host: str, deadline_s: float, reason: str, who: str) -> None:
     """Nothing new is placed on a host, and the work on it must move by the deadline. Again: another deadline."""
-    row = _host(unit, host)
+    row = nodes.get(unit, host)
     if not SHORTEST_DRAIN_S <= deadline_s <= LONGEST_DRAIN_S:
         raise BadRequest(
             "PL-REQ-022", f"a drain in {deadline_s:g} s cannot be", "give a deadline from 1 s to 7 days: --deadline 10m"
@@ -133,15 +133,12 @@ def drain(unit: Unit, host: str, deadline_s: float, reason: str, who: str) -> No
     nodes.cordon(unit, row, reason, who, event, deadline_ns)
 
 
-def _host(unit: Unit, name: str) -> HostRow:
-    row = unit.session.get(HostRow, name)
-    if row is None:
-        raise no_such_host(name)
-    return row
-
-
-def no_such_host(name: str) -> NotFound:
-    return NotFound("PL-FIND-006", f"no host {name} has reported", "`paceline get hosts` lists them")
+def probe(unit: Unit, host: str, reason: str, who: str) -> None:
+    """A full probe of a host, as soon as its sound devices are idle."""
+    row = nodes.get(unit, host)
+    _act_on(unit, row, "full probe", reason, who)
+    row.probe_asked_ns = unit.now_ns
+    unit.touch()
 
 
 def _cordoned_already(what: str, by: str, reason: str) -> BadRequest:

@@ -108,6 +108,9 @@ def _throttled(unit: Unit, m: Measurement) -> dict[str, float]:
 def _in_words(m: Measurement) -> str:
     if not m.ok:
         return f"{m.benchmark} failed: {m.error or 'no reason given'}"
+    if m.workload == Workload.STEP and m.repetitions_s:
+        late = "late in its gang" if m.conditions.get("lags") else "in time"
+        return f"{m.conditions.get('steps', 0):.0f} steps of a run: {late}, relative time {median(m.repetitions_s):.3f}"
     best = f", best {min(m.repetitions_s) * 1e3:.2f} ms" if m.repetitions_s else ""
     told = "".join(f", {m.conditions[name]:.0f} {unit}" for name, unit in _UNITS.items() if name in m.conditions)
     return f"{m.benchmark}: {len(m.repetitions_s)} repetitions{best}{told}"
@@ -234,8 +237,11 @@ def _repeatability(unit: Unit, value: DeviceScore) -> tuple[int, float | None, f
 
 
 def _settle_baseline(unit: Unit, row: DeviceScoreRow) -> None:
-    """One more of the device's first probes; BASELINE_RUNS of them are its past for good. A probe that drifts is none."""
-    if row.baseline_n >= drift.BASELINE_RUNS:
+    """One more of the device's first probes; BASELINE_RUNS of them are its past for good. A probe that drifts is none.
+
+    Nor are the steps of a run: they are relative to whatever gang it was in, so that no drift can be told from them.
+    """
+    if row.baseline_n >= drift.BASELINE_RUNS or row.workload == Workload.STEP:
         return
     own = select(MeasurementRow.repetitions_s).where(
         MeasurementRow.uuid == row.uuid, MeasurementRow.benchmark == row.benchmark, MeasurementRow.ok

@@ -38,11 +38,11 @@ def fleet(session: Session) -> FleetSnapshot:
     holders = _holders(session)
     leases = session.scalars(select(LeaseRow).where(LeaseRow.held).order_by(LeaseRow.lease_id)).all()
     gangs = seats(session, [lease.lease_id for lease in leases])
-    cordoned = set(session.scalars(select(HostRow.host).where(HostRow.cordoned_ns > 0)))
+    hosts = {row.host: row for row in session.scalars(select(HostRow))}
     return FleetSnapshot(
         revision=revision(session),
         nodes=tuple(
-            NodeView(NodeId(n.node_id), HostName(n.host), NodeState(n.state), n.reason) for n in _present_nodes(session)
+            _node(node, hosts.get(node.host)) for node in _present_nodes(session)
         ),
         devices=tuple(
             DeviceView(
@@ -51,7 +51,7 @@ def fleet(session: Session) -> FleetSnapshot:
                 node_id=NodeId(d.node_id),
                 index=d.index,
                 sku=d.sku,
-                state=_looks(d, d.host in cordoned),
+                state=_looks(d, hosts[d.host].cordoned_ns > 0),
                 score=d.score,
                 lease_id=holders[d.uuid].lease_id if d.uuid in holders else None,
                 cause_id=EventId(d.cause_id),
@@ -64,6 +64,14 @@ def fleet(session: Session) -> FleetSnapshot:
             for x in leases
         ),
     )
+
+
+def _node(row: NodeRow, host: HostRow | None) -> NodeView:
+    """A raylet may be there before its host has reported."""
+    node_id, name, state = NodeId(row.node_id), HostName(row.host), NodeState(row.state)
+    if host is None:
+        return NodeView(node_id, name, state, row.reason)
+    return NodeView(node_id, name, state, row.reason, host.simulated, host.probe_asked_ns, host.probed_ns)
 
 
 def _looks(row: DeviceRow, on_cordoned: bool) -> DeviceState:

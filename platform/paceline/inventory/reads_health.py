@@ -7,8 +7,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from paceline.health.rules import Rule
-from paceline.inventory import links, reads, repairs, verdicts
-from paceline.inventory.operators import no_such_host
+from paceline.inventory import full_probes, links, nodes, reads, repairs, verdicts
+from paceline.inventory.nodes import no_such_host
 from paceline.inventory.tables import DeviceRow, DeviceScoreRow, EventRow, FindingRow, HostRow, VerdictRow
 from paceline.model.hardware import DeviceState
 from paceline.model.health import AgentStats, RuleMode
@@ -64,8 +64,10 @@ def host(session: Session, name: str) -> rows.HostDetail:
         raise no_such_host(name)
     row = session.get_one(HostRow, name)
     extra: dict[str, Any] = {
+        "domains": nodes.domains(session).get(name, {}),
         "cards": [d for d in reads.devices(session) if d.host == name and d.state != DeviceState.RETIRED],
         "links": links.all_of(session, name),
+        "exchanges": full_probes.newest(session, name),
         "verdicts": verdicts.newest(session, VERDICTS_SHOWN, host=name),
         "agent": agent_of(row),
         "agent_ns": row.agent_ns,

@@ -1,6 +1,7 @@
 """How often devices fail while they are watched, and which hosts fail more than chance lets them. `analysis.reliability` judges.
 
-By device, SKU and host: racks are not known yet. A device counts for the host where it is now, with all of its hours and failures.
+By SKU, rack, host and device; hosts whose rack nobody has told are in no rack. A device counts for the host where it is now, and for
+the rack where that stands now, with all of its hours and failures.
 """
 
 from collections import Counter
@@ -22,6 +23,7 @@ from paceline.analysis.reliability import (
     lemons,
     mtbf_by,
 )
+from paceline.inventory import nodes
 from paceline.inventory.tables import (
     AttemptRow,
     DeviceRow,
@@ -34,6 +36,7 @@ from paceline.inventory.tables import (
     XidRow,
 )
 from paceline.inventory.verdicts import EXCLUDED, IN_SERVICE
+from paceline.model.domains import DomainKind
 from paceline.model.events import EventKind
 from paceline.model.hardware import DeviceState, NodeState
 from paceline.model.ids import DeviceUuid, HostName
@@ -65,6 +68,7 @@ def reliability(session: Session, now_ns: int, window_ns: int) -> rows.Reliabili
         to_ns=now_ns,
         mtbf=(
             *_mtbf(MtbfScope.SKU, exposures, lambda one: one.sku),
+            *_mtbf(MtbfScope.RACK, [one for one in exposures if one.rack], lambda one: one.rack),
             *_mtbf(MtbfScope.HOST, exposures, lambda one: host_of[one.uuid]),
             *_mtbf(MtbfScope.DEVICE, exposures, lambda one: one.uuid),
         ),
@@ -84,12 +88,14 @@ def _exposures(session: Session, since_ns: int, now_ns: int) -> tuple[list[Expos
     """What each device has gone through, and its host by uuid. A device that was not watched and did not fail is left out."""
     failures = Counter(verdict.uuid for verdict in _exclusions(session, since_ns, now_ns))
     moves = _moves(session, since_ns)
+    stands = nodes.domains(session)
     exposures, host_of = [], {}
     for row in session.scalars(select(DeviceRow).order_by(DeviceRow.uuid)):
         span = (max(row.first_seen_ns, since_ns), now_ns)
         hours = watched_ns(moves.get(row.uuid, []), row.state, *span) / HOUR_NS
         if hours or failures[row.uuid]:
-            exposures.append(Exposure(DeviceUuid(row.uuid), row.sku, "", hours, failures[row.uuid]))
+            rack = stands.get(row.host, {}).get(DomainKind.RACK, "")
+            exposures.append(Exposure(DeviceUuid(row.uuid), row.sku, rack, hours, failures[row.uuid]))
             host_of[row.uuid] = row.host
     return exposures, host_of
 

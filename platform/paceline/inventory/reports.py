@@ -191,12 +191,13 @@ def _alert_unknown(unit: Unit, finding: Finding, event: int) -> None:
 def _take_node_findings(unit: Unit, report: NodeReport) -> None:
     host = unit.session.get_one(HostRow, report.host.host)
     for finding in sorted(report.node_findings, key=lambda f: (f.at_ns, f.rule_id)):
-        event = _node_event(unit, nodes.entity(host.host), finding)
+        sightings.note_on_node(unit, host.host, finding)
+        event = node_event(unit, nodes.entity(host.host), finding)
         if finding.advice is NodeAdvice.CORDON:
             nodes.advised(unit, host, finding, event, mode_of(unit.rules, finding.rule_id) is RuleMode.SHADOW)
 
 
-def _node_event(unit: Unit, entity: str, finding: NodeFinding) -> EventId:
+def node_event(unit: Unit, entity: str, finding: NodeFinding) -> EventId:
     """The event of a finding on a machine. One that holds is counted, not told again."""
     row = unit.session.get(FindingRow, (entity, finding.rule_id))
     recent = row is not None and unit.now_ns - row.last_ns <= FINDING_REPEAT_S * nodes.SECOND_NS

@@ -20,6 +20,8 @@ from paceline.health.rules import Rule
 from paceline.inventory import (
     alerts,
     devices,
+    fabric,
+    full_probes,
     leases,
     links,
     nodes,
@@ -44,7 +46,7 @@ from paceline.inventory.unit import Unit
 from paceline.model.events import Event
 from paceline.model.health import AgentStats, NodeReport, RepairAction
 from paceline.model.ids import DeviceUuid
-from paceline.model.measurement import DeviceScore, Measurement
+from paceline.model.measurement import DeviceScore, Measurement, NodeMeasurement
 from paceline.model.plan import FleetSnapshot, LeaseView, Occupant, Plan
 from paceline.model.session import SessionUpdate
 from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
@@ -108,10 +110,11 @@ class Store:
             nodes.alive(unit, list(listed), at_ns)
 
     def sweep(self, now_ns: int) -> None:
-        """Mark what fell silent. To be called about once a second by one server."""
+        """Mark what fell silent, and tell what struck several hosts at once. To be called about once a second by one server."""
         self._listening_since_ns = self._listening_since_ns or now_ns
         with self._write(now_ns) as unit:
             nodes.sweep(unit, self._listening_since_ns)
+            fabric.sweep(unit)
 
     def roll_up(self, now_ns: int) -> None:
         """Roll samples up by the minute and drop what is too old. To be called about once a minute."""
@@ -123,6 +126,11 @@ class Store:
     def measurements(self, given: Iterable[Measurement], now_ns: int) -> tuple[DeviceScore, ...]:
         with self._write(now_ns) as unit:
             return probes.take(unit, given)
+
+    def node_measurements(self, given: Sequence[NodeMeasurement], now_ns: int) -> None:
+        """What a full probe of a host has measured."""
+        with self._write(now_ns) as unit:
+            full_probes.take(unit, given)
 
     # ── placement ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,6 +228,12 @@ class Store:
         """Nothing new is placed on the host, and the work on it must move by the deadline."""
         with self._write(now_ns) as unit:
             operators.drain(unit, host, deadline_s, reason, who)
+        return self.host(host)
+
+    def probe(self, host: str, reason: str, who: str, now_ns: int) -> rows_health.HostDetail:
+        """Have the sound devices of a host probed together, once they are idle."""
+        with self._write(now_ns) as unit:
+            operators.probe(unit, host, reason, who)
         return self.host(host)
 
     def label(self, verdict_id: int, right: bool, who: str, now_ns: int) -> rows_health.VerdictRow:

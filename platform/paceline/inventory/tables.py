@@ -14,13 +14,24 @@ from paceline.inventory.tables_health import (
     AlertRow,
     AlertTargetRow,
     LinkRow,
+    NodeMeasurementRow,
     RepairRow,
     SightingRow,
     StimulusRow,
     VerdictRow,
 )
 
-__all__ = ["AlertRow", "AlertTargetRow", "Base", "LinkRow", "RepairRow", "SightingRow", "StimulusRow", "VerdictRow"]
+__all__ = [
+    "AlertRow",
+    "AlertTargetRow",
+    "Base",
+    "LinkRow",
+    "NodeMeasurementRow",
+    "RepairRow",
+    "SightingRow",
+    "StimulusRow",
+    "VerdictRow",
+]
 
 
 class MetaRow(Base):
@@ -55,6 +66,11 @@ class HostRow(Base):
     """The work on it must move by then; 0: it may stay. Kept until the host is given back."""
     drained_ns: Mapped[int] = mapped_column(default=0, server_default="0")
 
+    probe_asked_ns: Mapped[int] = mapped_column(default=0, server_default="0")
+    """When somebody last asked for a full probe of the host."""
+    probed_ns: Mapped[int] = mapped_column(default=0, server_default="0")
+    """When the last full probe of it ended, well or not."""
+
     agent: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """`model.health.AgentStats`, as last told."""
     agent_ns: Mapped[int] = mapped_column(default=0, server_default="0")
@@ -75,6 +91,8 @@ class NodeRow(Base):
     alive_ns: Mapped[int] = mapped_column(default=0)
     reported_ns: Mapped[int] = mapped_column(default=0)
     event_id: Mapped[int] = mapped_column(default=0)
+    domains: Mapped[dict[str, str]] = mapped_column(Json, default=dict, server_default="{}")
+    """Where it stands: kind of failure domain → name, by the labels that it was started with."""
 
 
 class DeviceRow(Base):

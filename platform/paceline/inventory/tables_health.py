@@ -58,7 +58,10 @@ class VerdictRow(Base):
 
 
 class SightingRow(Base):
-    """A rule that fired on a device, and the job that had the device then: what `health.correlate` looks at. Kept for two days."""
+    """A rule that fired on a device, and the job that had the device then: what `health.correlate` looks at. Kept for two days.
+
+    `uuid` is empty where a machine has it, not a device.
+    """
 
     __tablename__ = "sightings"
     id: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
@@ -86,6 +89,29 @@ class RepairRow(Base):
     who: Mapped[str]
     event_id: Mapped[int]
     __table_args__ = (Index(None, "serial", "id"), Index(None, "uuid", "id"))
+
+
+class NodeMeasurementRow(Base):
+    """One benchmark of a full probe of a host. `relative`: its time over the median of hosts that are alike; NULL where it failed."""
+
+    __tablename__ = "node_measurements"
+    id: Mapped[int] = mapped_column(BigKey, primary_key=True, autoincrement=True)
+    host: Mapped[str]
+    sku: Mapped[str]
+    devices: Mapped[int] = mapped_column(Integer)
+    benchmark: Mapped[str]
+    version: Mapped[int] = mapped_column(Integer)
+    at_ns: Mapped[int]
+    repetitions_s: Mapped[list[float]]
+    ok: Mapped[bool]
+    error: Mapped[str] = mapped_column(Text)
+    bytes: Mapped[float]
+    relative: Mapped[float | None]
+    event_id: Mapped[int]
+    __table_args__ = (
+        Index(None, "host", "benchmark", "at_ns", unique=True),
+        Index(None, "sku", "benchmark", "version", "devices"),
+    )
 
 
 class LinkRow(Base):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from paceline.model.ids import DeviceUuid
+from paceline.model.ids import DeviceUuid, HostName
 
 
 class Workload(StrEnum):
@@ -37,6 +37,24 @@ class Measurement:
     error: str = ""
     workload: str = Workload.COMPUTE
     conditions: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMeasurement:
+    """One benchmark of a full probe: an exchange between all sound devices of a machine. It says something of the machine only.
+
+    `repetitions_s` are seconds, warm-up left out; `bytes` is what the busiest link carries in a repetition (0: not known).
+    """
+
+    host: HostName
+    devices: tuple[DeviceUuid, ...]
+    benchmark: str
+    version: int
+    at_ns: int
+    repetitions_s: tuple[float, ...]
+    ok: bool
+    error: str = ""
+    bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

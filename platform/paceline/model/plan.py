@@ -32,6 +32,10 @@ class NodeView:
     host: HostName
     state: NodeState
     reason: str = ""
+    simulated: bool = False
+    probe_asked_ns: int = 0
+    """When somebody last asked for a full probe; 0: never."""
+    probed_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

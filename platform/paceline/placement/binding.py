@@ -65,9 +65,9 @@ class Holder:
     def index(self) -> int:
         return int(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
 
-    def run(self, function: Any) -> Any:
+    def run(self, function: Any, *args: Any) -> Any:
         """Call a Ray function's body here, on this device: the holder leaves no share of it for a task."""
-        return function._function()
+        return function._function(*args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +225,12 @@ async def _adopt_group(name: str, row: dict[str, Any], alive: frozenset[NodeId])
     return await _hold(node_id, group) if await _placed(group) else None
 
 
-async def run_in(hold: Hold, function: Any) -> Any:
+async def run_in(hold: Hold, function: Any, *args: Any) -> Any:
     """Run a Ray function on the device of a hold, beside the hold."""
     if hold.group is None:
-        return await hold.holder.run.remote(function)
+        return await hold.holder.run.remote(function, *args)
     strategy = PlacementGroupSchedulingStrategy(placement_group=hold.group, placement_group_bundle_index=0)
-    return await function.options(num_cpus=0, num_gpus=PROBE_GPU_SHARE, scheduling_strategy=strategy).remote()
+    return await function.options(num_cpus=0, num_gpus=PROBE_GPU_SHARE, scheduling_strategy=strategy).remote(*args)
 
 
 def actor_is_dead(actor_id: str) -> bool:

@@ -5,6 +5,7 @@ import functools
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -12,7 +13,7 @@ import structlog
 from paceline.benchmark import launcher
 from paceline.model.hardware import DeviceState
 from paceline.model.ids import DeviceUuid, NodeId
-from paceline.model.measurement import DeviceScore, Measurement
+from paceline.model.measurement import DeviceScore, Measurement, NodeMeasurement
 from paceline.model.plan import DeviceView, FleetSnapshot
 from paceline.placement import binding, probing
 from paceline.placement.binding import Hold
@@ -26,18 +27,22 @@ BEFORE_A_JOB_S: Final = 60.0
 
 Place = tuple[NodeId, int]
 Report = Callable[[list[Measurement]], Awaitable[tuple[DeviceScore, ...]]]
+ReportNode = Callable[[tuple[NodeMeasurement, ...]], Awaitable[None]]
 
 
 class Prober:
-    """One probe of a device at a time. `report` hands measurements to the inventory and returns the scores of their devices."""
+    """One probe of a device at a time. `report` hands measurements to the inventory and returns the scores of their devices,
+    `report_node` those of a full probe."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, report: Report, report_node: ReportNode) -> None:
+        self._report, self._report_node = report, report_node
         self._past: dict[DeviceUuid, Past] = {}
         self._slots: dict[NodeId, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(PROBES_PER_NODE))
         self._probing: set[DeviceUuid] = set()
         self._proofs: dict[DeviceUuid, Proofs] = {}
         self._asked_for_ns = 0
+        self._full: set[NodeId] = set()
+        self._full_tried_ns: dict[NodeId, int] = {}
         self.lent: dict[Place, Hold] = {}
         """Sound devices that are held for the time of a probe."""
 
@@ -60,10 +65,29 @@ class Prober:
             return {}
         return self._by_node(probing.sweep(snapshot, self._past, self._probing, now_ns))
 
+    def full(self, snapshot: FleetSnapshot) -> dict[NodeId, list[DeviceView]]:
+        """Nodes whose turn it is for a full probe, each given once, to be handed to `probe_full`. None while somebody waits for a gang."""
+        now_ns = time.time_ns()
+        if now_ns - self._asked_for_ns < probing.QUIET_NS:
+            return {}
+        due = probing.full_due(snapshot, self._full_tried_ns, now_ns)
+        found = {
+            node_id: devices
+            for node_id, devices in due.items()
+            if node_id not in self._full and not self._probing & {d.uuid for d in devices}
+        }
+        self._full |= found.keys()
+        self._probing |= {d.uuid for devices in found.values() for d in devices}
+        return found
+
     def old(self, devices: Sequence[DeviceView]) -> list[DeviceView]:
         """Those whose scores should be renewed before a gang starts on them."""
         now_ns = time.time_ns()
         return [d for d in devices if probing.is_old(self._past_of(d, now_ns), now_ns)]
+
+    def doubt(self, uuid: DeviceUuid) -> None:
+        """It was late in a run, for whatever reason: its scores are old from now on."""
+        self._past[uuid] = replace(self._past.get(uuid, Past(0)), at_ns=0)
 
     def _past_of(self, device: DeviceView, now_ns: int) -> Past:
         """Of a probe before this service started, the inventory knows when it was."""
@@ -123,6 +147,31 @@ class Prober:
         finally:
             self._probing -= {device.uuid for device in devices}
             # Shielded: cancelled while another gang has the lock, it would leave the devices held by nobody's will.
+            await asyncio.shield(self._return(node_id, wanted, lock, give_back))
+
+    async def probe_full(
+        self, devices: Sequence[DeviceView], lock: asyncio.Lock, give_back: Callable[[Hold], None]
+    ) -> None:
+        """Hold all sound devices of a node, let them exchange data, and give them back; not at all if one is in use. As `probe_idle`."""
+        node_id, wanted = devices[0].node_id, {device.index for device in devices}
+        self._full_tried_ns[node_id] = time.time_ns()
+        try:
+            async with lock:
+                taken = await binding.take_free(node_id)
+                mine = wanted if wanted <= taken.keys() else set()
+                self.lent |= {(node_id, index): taken[index] for index in mine}
+                for index in taken.keys() - mine:
+                    give_back(taken[index])
+            if not mine:
+                return
+            there = {d.uuid: functools.partial(binding.run_in, self.lent[node_id, d.index]) for d in devices}
+            results = await launcher.measure_node(devices[0].host, there)
+            if results:
+                await self._report_node(results)
+                del self._full_tried_ns[node_id]
+        finally:
+            self._full.discard(node_id)
+            self._probing -= {device.uuid for device in devices}
             await asyncio.shield(self._return(node_id, wanted, lock, give_back))
 
     async def _return(

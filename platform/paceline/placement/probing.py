@@ -14,7 +14,7 @@ from typing import Final
 from paceline.model.hardware import DeviceState, NodeState
 from paceline.model.ids import DeviceUuid, NodeId
 from paceline.model.measurement import DeviceScore
-from paceline.model.plan import DeviceView, FleetSnapshot
+from paceline.model.plan import DeviceView, FleetSnapshot, NodeView
 from paceline.placement.drift import DRIFT_FRACTION, WINDOW
 
 MINUTE_NS: Final = 60 * 1_000_000_000
@@ -29,6 +29,10 @@ RECHECK_NS: Final = 10 * MINUTE_NS
 """From a probe that shows drift to the next: long enough for another moment, short enough for an answer within the hour."""
 RETRY_NS: Final = 10 * MINUTE_NS
 """From a probe that came to nothing (the device was in use) to the next try: each try masks the free devices of the node for a moment."""
+FULL_PERIOD_NS: Final = 7 * SWEEP_PERIOD_NS
+"""A full probe wants all sound devices of a node at once, for minutes: seldom enough to find them idle, and not to be felt. The first
+one is due when a machine joins. A simulated machine has no links that wear: it is probed when somebody asks."""
+FULL_MIN: Final = 2
 AT_ONCE_ON_A_NODE: Final = 1
 """A probe heats its neighbours and takes the host's memory bandwidth; it is compared with ones that had the host for themselves."""
 AT_ONCE_IN_THE_FLEET: Final = 0.05
@@ -111,6 +115,29 @@ def sweep(
             on_node[device.node_id] += 1
             chosen.append(device)
     return chosen
+
+
+def full_due(snapshot: FleetSnapshot, tried_ns: Mapping[NodeId, int], now_ns: int) -> dict[NodeId, list[DeviceView]]:
+    """Nodes whose full probe is due and whose sound devices are idle, all of them, with those devices in order."""
+    sound: dict[NodeId, list[DeviceView]] = {}
+    for device in sorted(snapshot.devices, key=lambda d: d.index):
+        if device.state is DeviceState.HEALTHY:
+            sound.setdefault(device.node_id, []).append(device)
+    return {
+        node.node_id: sound[node.node_id]
+        for node in snapshot.nodes
+        if node.state is NodeState.READY
+        and _wants_full(node, now_ns)
+        and now_ns - tried_ns.get(node.node_id, 0) >= RETRY_NS
+        and len(sound.get(node.node_id, ())) >= FULL_MIN
+        and all(device.lease_id is None for device in sound[node.node_id])
+    }
+
+
+def _wants_full(node: NodeView, now_ns: int) -> bool:
+    if node.probe_asked_ns > node.probed_ns:
+        return True
+    return not node.simulated and now_ns - node.probed_ns >= FULL_PERIOD_NS
 
 
 def _in_turn(due: Iterable[DeviceView], past: Mapping[DeviceUuid, Past]) -> Sequence[DeviceView]:

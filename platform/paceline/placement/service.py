@@ -8,22 +8,25 @@ Its memory is a cache; what matters is SQL behind the control API and the named 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
-from paceline.model.errors import Conflict, PacelineError, Unreachable
-from paceline.model.hardware import CONDEMNED, DeviceState, NodeState
+from paceline.model.errors import Conflict
+from paceline.model.hardware import CONDEMNED, DeviceState
 from paceline.model.ids import NO_CAUSE, DeviceUuid, EventId, LeaseId, NodeId
-from paceline.model.measurement import DeviceScore, Measurement
+from paceline.model.measurement import DeviceScore, Measurement, NodeMeasurement
 from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, Occupant, Plan, Refusal
 from paceline.model.workload import FINAL_STATES, GangRequest, JobUpdate, RankPlace, RunState
-from paceline.placement import binding, owners, planner
+from paceline.placement import binding, inband, owners, planner
 from paceline.placement.binding import Hold
+from paceline.placement.holds import Holds, alive
 from paceline.placement.owners import MOVE_POLL_S, UNKNOWN_SILENT_S, Ending, OpenRun, Owners, RunKey, run_of
 from paceline.placement.prober import Prober
+from paceline.placement.steps import Gathered, Row
+from paceline.placement.tasks import Tasks
 from paceline.sdk.client import AsyncClient
 
 log = structlog.get_logger()
@@ -31,8 +34,6 @@ log = structlog.get_logger()
 BIND_ATTEMPTS: Final = 4
 CONFIRM_DEADLINE_S: Final = 180.0
 """From grant to the gang's confirmation: workers must start, and importing torch takes 4 CPU-seconds each."""
-SEAT_DEADLINE_S: Final = 90.0
-"""A move ends the workers within about 10 s; a run that does not let go in this time is asked again."""
 OWNER_CHECK_S: Final = 5.0
 STRANGER_LOOK_S: Final = 1.0
 """Half of the time within which a stranger is to be reported."""
@@ -61,27 +62,26 @@ class PlacementService:
         self._client = AsyncClient(server_url, token)
         self._url, self._token = server_url, token
         self._snapshot = FleetSnapshot(-1, (), (), ())
-        self._holds: dict[tuple[NodeId, int], Hold] = {}
+        self._holds = Holds()
         self._locks: dict[NodeId, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._bindings: dict[LeaseId, _Binding] = {}
         self._owners = Owners()
         self._run_locks: dict[RunKey, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._unreleased: list[Hold] = []
         self._reporting = asyncio.Lock()
         self._may_move: dict[LeaseId, asyncio.Event] = defaultdict(asyncio.Event)
-        self._prober = Prober(self._take_probes)
+        self._prober = Prober(self._take_probes, self._take_full_probe)
+        self._steps = Gathered()
         self._reported: frozenset[DeviceUuid] | None = None
-        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._tasks = Tasks()
         self._started = asyncio.Event()
 
     # ── what callers use ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> bool:
         """Begin the loops (once). Called by the reconciler again and again; cheap when already running."""
-        if "watch" not in self._tasks:
-            self._tasks["watch"] = asyncio.create_task(self._forever("watch", self._watch))
-            self._tasks["owners"] = asyncio.create_task(self._forever("owners", self._check_owners))
-            self._tasks["strangers"] = asyncio.create_task(self._forever("strangers", self._look_for_strangers))
+        self._tasks.loop("watch", self._watch)
+        self._tasks.loop("owners", self._check_owners)
+        self._tasks.loop("strangers", self._look_for_strangers)
         return True
 
     def connection(self) -> tuple[str, str]:
@@ -114,7 +114,7 @@ class PlacementService:
             lent = {d.uuid for d in snapshot.devices if (d.node_id, d.index) in self._prober.lent}
             result = planner.plan(snapshot, request, unavailable | lent)
             if isinstance(result, Refusal) and lent:
-                await self._end_sweep()
+                await self._tasks.end("sweep")  # a gang needs the devices that are probed by schedule
                 continue
             if isinstance(result, Refusal):
                 self._prober.refused()
@@ -155,9 +155,19 @@ class PlacementService:
         await self._client.end_lease(lease_id, reason)
         self._forget(lease_id)
 
+    async def step_times(self, node_id: NodeId, index: int, rows: Sequence[Row]) -> None:
+        """Steps of the worker on this device; ignored where no lease holds it."""
+        device = next((d for d in self._snapshot.devices if (d.node_id, d.index) == (node_id, index)), None)
+        lease = _lease(self._snapshot, device.lease_id) if device is not None else None
+        if device is None or lease is None:
+            return
+        found = self._steps.take(lease, device.uuid, rows, time.time_ns())
+        if found:
+            self._tasks.spawn(("steps", lease.lease_id), self._take_paces(found))
+
     def held(self) -> list[tuple[NodeId, int]]:
         """Places that Ray cannot give out now, for tests and for `paceline describe`."""
-        return sorted(self._holds)
+        return sorted(self._holds.places)
 
     # ── gangs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -183,7 +193,7 @@ class PlacementService:
             if old and await self._prober.renew(old, masks):
                 return frozenset()  # to be planned again, with what was measured
             lease = await self._client.create_lease(request, plan)
-            self._drop(*(masks.pop(place) for place in wanted))
+            self._holds.drop(*(masks.pop(place) for place in wanted))
             self._hand_over(lease.lease_id, _Binding(list(masks.values()), locked), owner_actor_id)
             masks, locked = {}, []  # the binding owns them now
             self._owners.granted((request.job_id, request.run_name))
@@ -192,7 +202,7 @@ class PlacementService:
             log.info("plan is out of date", reason=conflict.message)
             return frozenset()
         finally:
-            self._drop(*masks.values())
+            self._holds.drop(*masks.values())
             for node in locked:
                 self._locks[node].release()
 
@@ -208,13 +218,13 @@ class PlacementService:
                 log.warning("gang did not confirm in time: its masks are dropped", lease=lease_id)
                 self._unbind(lease_id)
 
-        self._spawn(("expire", lease_id), expire())
+        self._tasks.spawn(("expire", lease_id), expire())
 
     def _unbind(self, lease_id: LeaseId) -> None:
         bound = self._bindings.pop(lease_id, None)
         if bound is None:
             return
-        self._drop(*bound.masks)
+        self._holds.drop(*bound.masks)
         for node in bound.nodes:
             self._locks[node].release()
         bound.done.set()
@@ -223,58 +233,33 @@ class PlacementService:
 
     async def _watch(self) -> None:
         if not self._started.is_set():
-            await self._adopt()
+            await self._holds.adopt(await self._client.fleet())
             self._started.set()
         self._snapshot = await self._client.fleet(after=self._snapshot.revision, wait_s=5)
-        self._tasks = {key: task for key, task in self._tasks.items() if not task.done()}
-        again, self._unreleased = self._unreleased, []
-        self._drop(*again)
-        alive = frozenset(n.node_id for n in self._snapshot.nodes if n.state is not NodeState.LOST)
-        self._drop(*(self._holds.pop(place) for place in [p for p in self._holds if p[0] not in alive]))
-        for lease_id in [i for i in self._may_move if _lease(self._snapshot, i) is None]:
+        nodes = alive(self._snapshot)
+        self._holds.tidy(nodes)
+        for lease_id in [i for i in {*self._may_move, *self._steps.leases} if _lease(self._snapshot, i) is None]:
             self._forget(lease_id)
-        for node_id in sorted(alive):
-            self._spawn(("node", node_id), self._reconcile_node(node_id))
+        for node_id in sorted(nodes):
+            self._tasks.spawn(("node", node_id), self._reconcile_node(node_id))
         await self._report_holds()
         self._start_probes()
-
-    async def _adopt(self) -> None:
-        snapshot = await self._client.fleet()
-        alive = frozenset(n.node_id for n in snapshot.nodes if n.state is not NodeState.LOST)
-        must_hold = {(d.node_id, d.index) for d in snapshot.devices if d.state is not DeviceState.HEALTHY}
-        self._holds = {}
-        for hold in await binding.adopt(alive):
-            place = (hold.node_id, hold.index)
-            if place in must_hold and place not in self._holds:
-                self._holds[place] = hold
-            else:
-                self._drop(hold)  # a mask of a binding that died with the service before
 
     async def _reconcile_node(self, node_id: NodeId) -> None:
         """Hold what must not be given out, give back what may be. One at a time for each node."""
         async with self._locks[node_id]:
             devices = [d for d in self._snapshot.devices if d.node_id == node_id]
             for device in devices:
-                if device.state is DeviceState.HEALTHY and (node_id, device.index) in self._holds:
-                    self._drop(self._holds.pop((node_id, device.index)))
-            missing = [d for d in devices if self._must_hold(d)]
+                if device.state is DeviceState.HEALTHY:
+                    self._holds.give_back((node_id, device.index))
+            missing = [d for d in devices if self._holds.lack(d)]
             if any(d.lease_id is None for d in missing):
-                await self._hold_idle(node_id, {d.index for d in missing})
+                await self._holds.take_idle(node_id, {d.index for d in missing})
             for device in missing:
                 lease = _lease(self._snapshot, device.lease_id)
-                if lease is not None and lease.moving_cause and self._must_hold(device):
+                if lease is not None and lease.moving_cause and self._holds.lack(device):
                     await self._hold_busy(device, lease)
         await self._report_holds()
-
-    def _must_hold(self, device: DeviceView) -> bool:
-        return device.state is not DeviceState.HEALTHY and (device.node_id, device.index) not in self._holds
-
-    async def _hold_idle(self, node_id: NodeId, indices: set[int]) -> None:
-        for index, hold in (await binding.take_free(node_id)).items():
-            if index in indices:
-                self._holds[node_id, index] = hold
-            else:
-                self._drop(hold)
 
     async def _hold_busy(self, device: DeviceView, lease: LeaseView) -> None:
         """A gang frees all its devices of the node at once and Ray hands them out lowest index first: a holder waits for each of them."""
@@ -283,33 +268,7 @@ class PlacementService:
         async def let_it_move() -> None:
             self._may_move[lease.lease_id].set()
 
-        await self._take_busy(device, mine, let_it_move)
-
-    async def _take_busy(
-        self, device: DeviceView, freed: set[int], let_go: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
-        """Queue holders for all devices that will be `freed`, then end the work, then keep the holder on the device."""
-        node_id = device.node_id
-        got = await binding.take_free(node_id)
-        try:
-            holders = [binding.queue_holder(node_id) for _ in freed - set(got)]
-            await let_go()
-            got |= await binding.seated(node_id, holders, SEAT_DEADLINE_S)
-            if device.index in got:
-                self._holds[node_id, device.index] = got.pop(device.index)
-        finally:
-            self._drop(*got.values())
-        if (node_id, device.index) not in self._holds:
-            log.warning("device could not be taken yet", device=device.uuid, lease=device.lease_id)
-
-    def _drop(self, *holds: Hold) -> None:
-        """Give devices back to Ray. What Ray does not take is kept for the next turn: else it would be held by nobody's will."""
-        for hold in holds:
-            try:
-                hold.release()
-            except Exception:  # Ray raises whatever its RPC layer does; the holds after this one must go too
-                log.exception("hold not released; will be tried again", node=hold.node_id, index=hold.index)
-                self._unreleased.append(hold)
+        await self._holds.take_busy(device, mine, let_it_move)
 
     async def _report_holds(self) -> None:
         async with self._reporting:  # in order: an older word must not overwrite a newer one
@@ -317,7 +276,7 @@ class PlacementService:
 
     async def _report_holds_now(self) -> None:
         by_place = {(d.node_id, d.index): d for d in self._snapshot.devices}
-        found = [by_place[place] for place in self._holds if place in by_place]
+        found = [by_place[place] for place in self._holds.places if place in by_place]
         held = frozenset(d.uuid for d in found)
         # A device that was held before it was condemned: its quarantine waits for this word.
         waited_for = any(d.state is DeviceState.DRAINING for d in found)
@@ -334,7 +293,7 @@ class PlacementService:
         taken = {
             (d.node_id, d.index): d
             for d in self._snapshot.devices
-            if d.state in CONDEMNED and d.lease_id is None and self._must_hold(d)
+            if d.state in CONDEMNED and d.lease_id is None and self._holds.lack(d)
         }
         there = await asyncio.to_thread(binding.occupants, {node for node, _ in taken}) if taken else {}
         found = [
@@ -346,7 +305,7 @@ class PlacementService:
         for device in taken.values() if self._evict_strangers else ():
             pids = [one.pid for one in strangers if one.uuid == device.uuid]
             if pids:
-                self._spawn(("evict", device.uuid), self._evict(device, pids))
+                self._tasks.spawn(("evict", device.uuid), self._evict(device, pids))
 
     async def _evict(self, device: DeviceView, pids: list[int]) -> None:
         async def end_them() -> None:
@@ -355,39 +314,46 @@ class PlacementService:
             await binding.end_processes(device.node_id, pids)
 
         async with self._locks[device.node_id]:
-            if self._must_hold(device):
-                await self._take_busy(device, {device.index}, end_them)
+            if self._holds.lack(device):
+                await self._holds.take_busy(device, {device.index}, end_them)
         await self._report_holds()
 
     # ── probes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start_probes(self) -> None:
-        for node_id, devices in self._prober.at_once(self._snapshot, self._holds).items():
-            self._spawn(("probe", node_id, devices[0].uuid), self._prober.probe(devices, self._holds))
+        for node_id, devices in self._prober.at_once(self._snapshot, self._holds.places).items():
+            self._tasks.spawn(("probe", node_id, devices[0].uuid), self._prober.probe(devices, self._holds.places))
         for node_id, devices in self._prober.sweep(self._snapshot).items():
             idle = self._prober.probe_idle(devices, self._locks[node_id], self._keep_or_drop)
-            self._spawn(("sweep", node_id, devices[0].uuid), idle)
+            self._tasks.spawn(("sweep", node_id, devices[0].uuid), idle)
+        for node_id, devices in self._prober.full(self._snapshot).items():
+            full = self._prober.probe_full(devices, self._locks[node_id], self._keep_or_drop)
+            self._tasks.spawn(("sweep", node_id, "full"), full)
 
     async def _take_probes(self, results: list[Measurement]) -> tuple[DeviceScore, ...]:
         scores = await self._client.measurements(results)
         self._snapshot = await self._client.fleet()  # before they may be probed again: it knows the outcome
         return scores
 
+    async def _take_paces(self, found: Sequence[inband.RankPace]) -> None:
+        for row in found:
+            if row.lags:
+                log.info("late in the steps of its gang: to be probed", device=row.uuid, relative_time=row.relative)
+                self._prober.doubt(row.uuid)
+        scores = {d.uuid: d.score for d in self._snapshot.devices if d.score is not None}
+        await self._client.measurements(inband.measurements(found, scores, time.time_ns()))
+
+    async def _take_full_probe(self, results: tuple[NodeMeasurement, ...]) -> None:
+        await self._client.node_measurements(results)
+        self._snapshot = await self._client.fleet()
+
     def _keep_or_drop(self, hold: Hold) -> None:
         """A sound device was held for a probe; the probe may have found that it is none."""
         place = (hold.node_id, hold.index)
-        if any((d.node_id, d.index) == place and self._must_hold(d) for d in self._snapshot.devices):
-            self._holds[place] = hold
+        if any((d.node_id, d.index) == place and self._holds.lack(d) for d in self._snapshot.devices):
+            self._holds.places[place] = hold
         else:
-            self._drop(hold)
-
-    async def _end_sweep(self) -> None:
-        """A gang needs the devices that are probed by schedule."""
-        sweeps = [task for key, task in self._tasks.items() if isinstance(key, tuple) and key[0] == "sweep"]
-        await asyncio.sleep(0)  # each has begun: one that is cancelled before that would not clean up
-        for task in sweeps:
-            task.cancel()
-        await asyncio.gather(*sweeps, return_exceptions=True)
+            self._holds.drop(hold)
 
     # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -418,36 +384,10 @@ class PlacementService:
 
     def _forget(self, lease_id: LeaseId) -> None:
         self._owners.forget(lease_id)
+        self._steps.forget(lease_id)
         event = self._may_move.pop(lease_id, None)
         if event is not None:
             event.set()
-
-    def _spawn(self, key: object, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run beside the loops; one task a key, errors are logged and the next snapshot tries again."""
-        running = self._tasks.get(key)
-        if running is not None and not running.done():
-            coroutine.close()
-            return
-
-        async def guarded() -> None:
-            try:
-                await coroutine
-            except PacelineError as error:
-                log.warning("will be tried again", what=key, error=str(error))
-            except Exception:  # of one task of many; the service and the next turn must not suffer from it
-                log.exception("will be tried again", what=key)
-
-        self._tasks[key] = asyncio.create_task(guarded())
-
-    async def _forever(self, name: str, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            try:
-                await once()
-            except Unreachable:
-                await asyncio.sleep(1)  # the server restarts; it will be back
-            except Exception:  # a loop of a service must outlive any one bad turn; the next one looks again
-                log.exception("turn failed", loop=name)
-                await asyncio.sleep(1)
 
 
 def _lease(snapshot: FleetSnapshot, lease_id: LeaseId | None) -> LeaseView | None:

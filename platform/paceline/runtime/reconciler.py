@@ -15,11 +15,13 @@ import structlog
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from paceline.health.actor import HealthActor
+from paceline.model.domains import of_labels
 from paceline.model.errors import PacelineError
 from paceline.placement.service import PlacementService
 from paceline.runtime import processes
 from paceline.runtime.settings import HEALTH_ACTOR_PREFIX, PLACEMENT_ACTOR, RAY_NAMESPACE, Settings
 from paceline.sdk.client import Client
+from paceline.sdk.rows import AliveNode
 
 log = structlog.get_logger()
 
@@ -41,13 +43,7 @@ class Reconciler:
 
     def turn(self) -> None:
         nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]
-        self._client.nodes_alive(
-            [
-                {"node_id": n["NodeID"], "host_hint": n["NodeManagerHostname"], "address": n["NodeManagerAddress"]}
-                for n in nodes
-            ],
-            time.time_ns(),
-        )
+        self._client.nodes_alive([_alive(node) for node in nodes], time.time_ns())
         self._ensure_placement()
         for node in nodes:
             self._ensure_health(node["NodeID"])
@@ -98,6 +94,16 @@ class Reconciler:
         before = self._told.get(name)
         if before is None or ray.wait([before], timeout=0)[0]:
             self._told[name] = actor.reconnect.remote(self._url, self._token, *more)
+
+
+def _alive(node: dict[str, Any]) -> AliveNode:
+    """A row of `ray.nodes()`. A raylet keeps the labels that it was started with."""
+    return AliveNode(
+        node_id=node["NodeID"],
+        host_hint=node["NodeManagerHostname"],
+        address=node["NodeManagerAddress"],
+        domains=of_labels(node.get("Labels") or {}),
+    )
 
 
 def _actor_class(cls: type) -> Any:

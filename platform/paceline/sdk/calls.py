@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from paceline.model.events import Event
 from paceline.model.health import NodeReport, RepairAction
 from paceline.model.ids import DeviceUuid, LeaseId
-from paceline.model.measurement import DeviceScore, Measurement
+from paceline.model.measurement import DeviceScore, Measurement, NodeMeasurement
 from paceline.model.plan import FleetSnapshot, LeaseView, Occupant, Plan
 from paceline.model.session import SessionUpdate
 from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
@@ -46,6 +46,7 @@ _REPORT: Final = TypeAdapter(NodeReport)
 _REQUEST: Final = TypeAdapter(GangRequest)
 _PLAN: Final = TypeAdapter(Plan)
 _MEASUREMENTS: Final = TypeAdapter(tuple[Measurement, ...])
+_NODE_MEASUREMENTS: Final = TypeAdapter(tuple[NodeMeasurement, ...])
 _SESSIONS: Final = TypeAdapter(tuple[SessionUpdate, ...])
 _OCCUPANTS: Final = TypeAdapter(tuple[Occupant, ...])
 _JOB: Final = TypeAdapter(JobUpdate)
@@ -88,6 +89,10 @@ def fleet(after: int, wait_s: float) -> Call[FleetSnapshot]:
 
 def measurements(values: Iterable[Measurement]) -> Call[dict[str, tuple[DeviceScore, ...]]]:
     return _post("/v1/measurements", {"measurements": _json(_MEASUREMENTS, tuple(values))}, SCORES)
+
+
+def node_measurements(values: Iterable[NodeMeasurement]) -> Call[dict[str, Any]]:
+    return _post("/v1/node-measurements", {"measurements": _json(_NODE_MEASUREMENTS, tuple(values))}, ANY)
 
 
 def holds(held: Sequence[str], released: Sequence[str], at_ns: int) -> Call[dict[str, Any]]:
@@ -172,6 +177,10 @@ def uncordon(host: str, reason: str) -> Call[rows_health.HostDetail]:
 
 def drain(host: str, deadline_s: float, reason: str) -> Call[rows_health.HostDetail]:
     return _on_host(host, "drain", {"reason": reason, "deadline_s": deadline_s})
+
+
+def probe(host: str, reason: str) -> Call[rows_health.HostDetail]:
+    return _on_host(host, "probe", {"reason": reason})
 
 
 def label(verdict_id: int, right: bool) -> Call[rows_health.VerdictRow]:

@@ -13,7 +13,7 @@ import httpx
 from paceline.model.events import Event
 from paceline.model.health import NodeReport, RepairAction
 from paceline.model.ids import DeviceUuid, LeaseId
-from paceline.model.measurement import DeviceScore, Measurement
+from paceline.model.measurement import DeviceScore, Measurement, NodeMeasurement
 from paceline.model.plan import FleetSnapshot, LeaseView, Occupant, Plan
 from paceline.model.session import SessionUpdate
 from paceline.model.workload import AttemptProgress, CheckpointRecord, GangRequest, JobUpdate
@@ -83,6 +83,10 @@ class Client:
     def measurements(self, values: Iterable[Measurement]) -> tuple[DeviceScore, ...]:
         """Hand in probes, those of one node together. Returns the scores of their devices."""
         return (self._do(calls.measurements(values)))["scores"]
+
+    def node_measurements(self, values: Iterable[NodeMeasurement]) -> None:
+        """Hand in a full probe of a host."""
+        self._do(calls.node_measurements(values))
 
     def holds(self, held: Sequence[str], released: Sequence[str], at_ns: int) -> None:
         """What was checked on Ray: `held` cannot be given out, `released` may be."""
@@ -154,6 +158,10 @@ class Client:
     def drain(self, host: str, deadline_s: float, reason: str) -> rows_health.HostDetail:
         """Nothing new is placed on a host, and the work on it must move by the deadline."""
         return self._do(calls.drain(host, deadline_s, reason))
+
+    def probe(self, host: str, reason: str) -> rows_health.HostDetail:
+        """Have the sound devices of a host probed together, once they are idle."""
+        return self._do(calls.probe(host, reason))
 
     def label(self, verdict_id: int, right: bool) -> rows_health.VerdictRow:
         """Somebody has looked: the verdict was right, or it was not. The false-positive rate of its rule follows."""

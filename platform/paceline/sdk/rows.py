@@ -1,7 +1,10 @@
 """What the server answers with: rows of the inventory, as a reader wants them. Times are unix nanoseconds; 0 means not yet."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from paceline.model.domains import known as known_domains
 from paceline.model.events import Event
 from paceline.model.hardware import DeviceState, NodeState, Sample
 from paceline.model.ids import AttemptId, DeviceUuid, EventId, HostName, JobId, LeaseId, NodeId, SessionId
@@ -199,8 +202,9 @@ class Story(Row):
 
 
 class AliveNode(Row):
-    """A raylet that Ray calls alive. `host_hint` is its host name, or empty."""
+    """A raylet that Ray calls alive. `host_hint` is its host name, or empty; `domains` are the names of its failure domains by kind."""
 
     node_id: NodeId
     host_hint: str = ""
     address: str = ""
+    domains: Annotated[dict[str, str], AfterValidator(known_domains)] = Field(default_factory=dict)

@@ -25,6 +25,7 @@ class AlertKind(StrEnum):
     REPLACE = "replace"
     DRAIN_LATE = "drain late"
     STRANGER = "stranger"
+    FABRIC = "fabric"
 
 
 class VerdictRow(Row):
@@ -71,6 +72,7 @@ class MtbfScope(StrEnum):
     """What failures and hours are added up by."""
 
     SKU = "sku"
+    RACK = "rack"
     HOST = "host"
     DEVICE = "device"
 
@@ -185,18 +187,37 @@ class AlertRow(Row):
     waiting: tuple[str, ...] = ()
 
 
-class HostDetail(HostRow):
-    """A host with its devices, its ports, and what watching it costs."""
+class NodeMeasurementRow(Row):
+    """The last full probe of a host in one benchmark: an exchange between its devices.
 
+    `seconds` is the median of its repetitions, `bus_gbps` what the busiest link carried then (10⁹ bytes a second), `relative` the time
+    over the median of hosts that are alike. None where it failed.
+    """
+
+    benchmark: str
+    devices: int
+    at_ns: int
+    ok: bool
+    error: str
+    seconds: float | None
+    bus_gbps: float | None
+    relative: float | None
+
+
+class HostDetail(HostRow):
+    """A host with its devices, its ports, its last full probe, and what watching it costs. `domains`: kind of failure domain → name."""
+
+    domains: dict[str, str]
     cards: tuple[DeviceRow, ...]
     links: tuple[LinkRow, ...]
+    exchanges: tuple[NodeMeasurementRow, ...]
     verdicts: tuple[VerdictRow, ...]
     agent: AgentStats | None
     agent_ns: int
 
 
 class MtbfRow(Row):
-    """Failures of the devices of one SKU or host, or of one device, and the hours for which they were in service and watched.
+    """Failures of the devices of one SKU, rack or host, or of one device, and the hours for which they were in service and watched.
 
     `mtbf_h` is None while none has failed; `low_h` and `high_h` hold with 95 %, exactly for a Poisson count. None: no such bound.
     """

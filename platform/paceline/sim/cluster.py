@@ -29,6 +29,7 @@ START_DEADLINE_S: Final = 180.0
 STOP_GRACE_S: Final = 5.0
 _POLL_S: Final = 0.25
 _ATTEMPTS: Final = 3
+_HOSTS_OF_A_RACK: Final = 2
 _LOG_TAIL_BYTES: Final = 3_000
 
 Progress = Callable[[str], None]
@@ -223,7 +224,8 @@ def _start_host(home: Path, cluster: Cluster, node: Node, driver: Path, progress
     state = HostState.open(node.state_path)
     env = ray_env.host_env(_env(home, cluster, node), driver, state.path, state.present())
     node.start = secrets.token_hex(4)
-    command = ray_env.host_command(node.name, node.ports, record.address(cluster), node.start)
+    rack = f"sim-{cluster.hosts.index(node) // _HOSTS_OF_A_RACK}"
+    command = ray_env.host_command(node.name, node.ports, record.address(cluster), node.start, rack)
     node.process = processes.spawn(command, env, record.log(home, node))
     record.save(home, cluster)
 

@@ -4,7 +4,7 @@ from ctypes import LittleEndianStructure, c_char, c_double, c_uint32, c_uint64
 from typing import Final
 
 MAGIC: Final = 0x544154534D495350
-VERSION: Final = 2
+VERSION: Final = 3
 DEVICES: Final = 16
 PROCESSES: Final = 32
 FAULTS: Final = 16
@@ -100,6 +100,7 @@ class State(LittleEndianStructure):
         ("file_bytes", c_uint64),
         ("created_ns", c_uint64),
         ("nominal_step_s", c_double),
+        ("link_pace", c_double),
         ("host", c_char * 64),
         ("driver_version", c_char * 32),
         ("nvml_version", c_char * 32),

@@ -78,6 +78,15 @@ def pace_of(index: int) -> Pace | None:
     return Pace(device.pace, state.nominal_step_s, lost=not device.present)
 
 
+def exchange_s(index: int) -> float | None:
+    """Seconds that an exchange between the devices of this simulated host takes; None on a real one. Raises as `pace_of` does."""
+    pace = pace_of(index)
+    if pace is None:
+        return None
+    link_pace: float = _mapped[os.environ[STATE_VARIABLE]][1].link_pace
+    return link_pace * pace.nominal_step_s
+
+
 def slot_of(index: int, state: layout.State) -> int:
     """The place in the state file of the device that Ray calls `index`. Raises NotFound (PL-FIND-010)."""
     listed = os.environ.get(SLOTS_VARIABLE)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from paceline.model.domains import LABEL_PREFIX, DomainKind
+
 LOOPBACK: Final = "127.0.0.1"
 """Ray's own ports are on the address that it finds for this machine: it replaces 127.0.0.1 as a node's address."""
 HOST_LABEL: Final = "paceline.io/host"
@@ -98,9 +100,9 @@ def head_command(ports: Mapping[str, int], temp_dir: Path) -> list[str]:
     return [*_start("head", ports), *head, f"--temp-dir={temp_dir / 'ray'}", "--labels=paceline.io/role=head"]
 
 
-def host_command(name: str, ports: Mapping[str, int], address: str, start: str) -> list[str]:
+def host_command(name: str, ports: Mapping[str, int], address: str, start: str, rack: str) -> list[str]:
     """`ray start` of a host. Ray counts the GPUs itself, through the simulated driver."""
-    labels = f"--labels={HOST_LABEL}={name},{START_LABEL}={start}"
+    labels = f"--labels={HOST_LABEL}={name},{START_LABEL}={start},{LABEL_PREFIX}{DomainKind.RACK.value}={rack}"
     # All nodes share one session folder here: the head's log monitor reads it for all.
     return [*_start(name, ports), f"--address={address}", f"--num-cpus={_HOST_CPUS}", "--include-log-monitor=0", labels]
 

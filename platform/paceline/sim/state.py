@@ -98,6 +98,7 @@ class HostState:
             file_bytes=ctypes.sizeof(layout.State),
             created_ns=time.time_ns(),
             nominal_step_s=nominal_step_s,
+            link_pace=1.0,
             host=_text(host, 64),
             driver_version=_text(DRIVER_VERSION, 32),
             nvml_version=_text(NVML_VERSION, 32),
@@ -246,6 +247,12 @@ class HostState:
         if not factor > 0:
             raise BadRequest("PL-REQ-021", f"A pace is a time relative to the median device, above 0, not {factor}")
         self.set(index, pace=factor)
+
+    def set_link_pace(self, factor: float) -> None:
+        """Sets the time of exchanges between the devices, relative to a sound machine's. Raises BadRequest unless > 0."""
+        if not factor > 0:
+            raise BadRequest("PL-REQ-021", f"A pace is a time relative to a sound machine, above 0, not {factor}")
+        self._state.link_pace = factor
 
     def set(self, index: int, **readings: int | float) -> None:
         """Sets fields of a device's record by name (layout.Device), all in one change; layout.AUTO32 gives one back to

@@ -1,8 +1,8 @@
 """The hook into any Ray Train run on the cluster, through RAY_TRAIN_CALLBACKS: the user's script does not know of it.
 
 In the controller it finds a gang before each (re)start, tells the inventory what the run does, and ends an attempt whose gang must move.
-In each worker it paces the steps of simulated devices. It must never be the reason for a run to die: what fails here is logged, and the
-run goes on as it would without Paceline.
+In each worker it paces the steps of simulated devices, and times all steps. It must never be the reason for a run to die: what fails here
+is logged, and the run goes on as it would without Paceline.
 """
 
 import functools
@@ -25,6 +25,7 @@ from paceline.sdk.client import Client
 from paceline.training import ray_train
 from paceline.training.outbox import Outbox
 from paceline.training.pacing import pace_this_worker
+from paceline.training.steps import time_this_worker
 
 log = structlog.get_logger()
 
@@ -219,6 +220,7 @@ class PacelineCallback(
     @fail_open
     def after_init_train_context(self) -> None:
         pace_this_worker()
+        time_this_worker()
 
     # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────
 

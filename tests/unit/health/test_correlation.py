@@ -114,7 +114,8 @@ def test_one_job_or_another_device_is_no_hardware() -> None:
 @pytest.mark.parametrize("code", [*sorted(FABRIC_RULES), 74, 149])
 def test_several_hosts_of_one_domain_are_the_fabric(code: str | int) -> None:
     (one,) = explain([seen("", code, host=host, domain="leaf-3") for host in ("ada", "bea", "cyd")], NOW)
-    assert (one.kind, one.domain, one.rule_id) == (Kind.FABRIC, "leaf-3", "correlate.fabric")
+    assert (one.kind, one.domains, one.rule_id) == (Kind.FABRIC, ("leaf-3",), "correlate.fabric")
+    assert one.hosts == ("ada", "bea", "cyd")
     assert "on 3 hosts of leaf-3 (ada, bea, cyd)" in one.why
 
 
@@ -134,11 +135,13 @@ def test_one_host_or_two_domains_or_two_bursts_are_no_fabric() -> None:
 
 
 def test_the_widest_domain_is_named() -> None:
-    """A power feed takes two racks: neither rack is to blame. Domains that explain as much are all named."""
+    """A power feed takes two racks: neither rack is to blame. Domains that explain as much are named together: they are one cause."""
     racks = [seen("", SILENT, host=host, domain=rack) for rack, hosts in (("r1", "ab"), ("r2", "cd")) for host in hosts]
     feed = [seen("", SILENT, host=host, domain=name) for name in ("pdu-1", "leaf-9") for host in "abcd"]
-    assert [one.domain for one in explain(racks, NOW)] == ["r1", "r2"]
-    assert [one.domain for one in explain(racks + feed, NOW)] == ["leaf-9", "pdu-1"]
+    assert [one.domains for one in explain(racks, NOW)] == [("r1",), ("r2",)]
+    [wide] = explain(racks + feed, NOW)
+    assert (wide.domains, wide.hosts) == (("leaf-9", "pdu-1"), tuple("abcd"))
+    assert wide.why == "silent on 4 hosts of leaf-9, pdu-1 (a, b, c, d) within 60 s"
 
 
 def test_findings_made_of_findings_are_no_sightings() -> None:

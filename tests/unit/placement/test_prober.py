@@ -11,11 +11,12 @@ import pytest
 from paceline.benchmark import launcher
 from paceline.model.hardware import DeviceState, NodeState
 from paceline.model.ids import NO_CAUSE, DeviceUuid, HostName, JobId, LeaseId, NodeId
-from paceline.model.measurement import DeviceScore, Measurement
+from paceline.model.measurement import DeviceScore, Measurement, NodeMeasurement
 from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, NodeView, Plan, Refusal
 from paceline.model.workload import GangRequest
 from paceline.placement import binding, probing
 from paceline.placement.service import PlacementService
+from paceline.placement.steps import STEPS_WANTED
 
 A = NodeId("a")
 GPUS = 4
@@ -37,6 +38,8 @@ class World:
         self.found: dict[DeviceUuid, DeviceState] = {}
         self.leases: list[LeaseView] = []
         self.old: set[int] = set()
+        self.full_asked_ns = 0
+        self.told_of_node: list[NodeMeasurement] = []
 
     async def take_free(self, node_id: NodeId) -> dict[int, "Held"]:
         taken, self.free = self.free, set()
@@ -54,6 +57,15 @@ class World:
         self.told += values
         self.reported.set()
         return tuple(DeviceScore(m.uuid, m.benchmark, 1.0, 0.0, 1, "H", GPUS) for m in values)
+
+    async def measure_node(self, host: HostName, devices: dict[DeviceUuid, object]) -> tuple[NodeMeasurement, ...]:
+        self.probing.set()
+        await self.probe_may_end.wait()
+        return (NodeMeasurement(host, tuple(devices), "p2p", 1, 7, (0.1,), ok=True),)
+
+    async def node_measurements(self, values: tuple[NodeMeasurement, ...]) -> None:
+        self.told_of_node += values
+        self.full_asked_ns = 0
 
     async def fleet(self) -> FleetSnapshot:
         return self.snapshot()
@@ -75,7 +87,8 @@ class World:
             )
             for i in range(GPUS)
         ]
-        return FleetSnapshot(1, (NodeView(A, HostName("a"), NodeState.READY),), tuple(devices), tuple(self.leases))
+        node = NodeView(A, HostName("a"), NodeState.READY, simulated=True, probe_asked_ns=self.full_asked_ns)
+        return FleetSnapshot(1, (node,), tuple(devices), tuple(self.leases))
 
     def state(self, uuid: DeviceUuid) -> DeviceState:
         return self.found.get(uuid, DeviceState.HEALTHY)
@@ -101,6 +114,7 @@ def in_world(
         monkeypatch.setattr(binding, "take_free", world.take_free)
         monkeypatch.setattr(binding, "take_free_on", world.take_free_on)
         monkeypatch.setattr(launcher, "measure", world.measure)
+        monkeypatch.setattr(launcher, "measure_node", world.measure_node)
         service = PlacementService("http://127.0.0.1:1", "token")
         service._client = world
         service._snapshot = world.snapshot()
@@ -117,7 +131,7 @@ def make_old(world: World, service: PlacementService, *indices: int) -> None:
 
 
 async def settle(service: PlacementService) -> None:
-    await asyncio.gather(*service._tasks.values())
+    await asyncio.gather(*service._tasks.running())
 
 
 def test_an_idle_device_is_held_while_it_is_probed_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +209,7 @@ def test_a_sweep_that_is_cancelled_while_it_waits_to_give_back_still_gives_back(
             world.probe_may_end.set()
             await world.reported.wait()
             for _ in range(2):
-                await service._end_sweep()
+                await service._tasks.end("sweep")
             assert set(service._prober.lent) == {(A, 0)}, "the fault fired: it could not be given back yet"
         async with service._locks[A]:
             assert service._prober.lent == {}
@@ -208,7 +222,7 @@ def test_a_sweep_that_is_ended_before_it_began_leaves_no_mark(monkeypatch: pytes
     async def test(world: World, service: PlacementService) -> None:
         make_old(world, service, 0)
         service._start_probes()
-        await service._end_sweep()
+        await service._tasks.end("sweep")
         assert service._prober._probing == set()
         assert world.free == set(range(GPUS))
 
@@ -220,10 +234,11 @@ def test_nothing_is_swept_while_somebody_waits_for_a_gang(monkeypatch: pytest.Mo
         assert isinstance(await service.acquire(request(5), ""), Refusal)
         make_old(world, service, 0)
         service._start_probes()
-        assert not [key for key in service._tasks if isinstance(key, tuple)]
+        assert not service._tasks.running()
         service._prober._asked_for_ns -= probing.QUIET_NS
         service._start_probes()
-        assert [key for key in service._tasks if isinstance(key, tuple)] == [("sweep", A, "a0")]
+        await world.probing.wait()
+        assert set(service._prober.lent) == {(A, 0)}
         world.probe_may_end.set()
         await settle(service)
 
@@ -237,9 +252,8 @@ def test_a_device_in_use_is_left_alone_and_not_tried_again_at_once(monkeypatch: 
         service._start_probes()
         await settle(service)
         assert (world.told, world.free) == ([], {1, 2, 3})
-        service._tasks.clear()
         service._start_probes()
-        assert service._tasks == {}
+        assert not service._tasks.running()
 
     in_world(monkeypatch, test)
 
@@ -272,3 +286,112 @@ def test_a_gang_starts_with_old_scores_if_they_cannot_be_renewed_in_time(monkeyp
         assert world.told == []
 
     in_world(monkeypatch, test)
+
+
+def ask_for_a_full_probe(world: World, service: PlacementService) -> None:
+    world.full_asked_ns = time.time_ns()
+    service._snapshot = world.snapshot()
+
+
+def test_a_full_probe_holds_the_whole_node_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        ask_for_a_full_probe(world, service)
+        service._start_probes()
+        await world.probing.wait()
+        assert world.free == set()
+        service._start_probes()
+        world.probe_may_end.set()
+        await settle(service)
+        (measured,) = world.told_of_node
+        assert measured.devices == ("a0", "a1", "a2", "a3"), "once, by rank"
+        assert world.free == set(range(GPUS))
+        service._start_probes()
+        await settle(service)
+        assert len(world.told_of_node) == 1
+
+    in_world(monkeypatch, test)
+
+
+def test_a_full_probe_is_put_off_where_a_stranger_has_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        world.free = {0, 1, 3}
+        ask_for_a_full_probe(world, service)
+        service._start_probes()
+        await settle(service)
+        assert not world.probing.is_set()
+        assert world.free == {0, 1, 3}
+        service._start_probes()
+        await settle(service)
+        assert world.free == {0, 1, 3}, "not tried again at once"
+
+    in_world(monkeypatch, test)
+
+
+def test_a_gang_ends_a_full_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        ask_for_a_full_probe(world, service)
+        service._start_probes()
+        await world.probing.wait()
+        grant = await service.acquire(request(2), "")
+        assert isinstance(grant, Grant)
+        assert world.told_of_node == []
+        service._unbind(grant.lease_id)
+        assert world.free == set(range(GPUS))
+
+    in_world(monkeypatch, test)
+
+
+def test_a_device_that_is_late_in_a_run_is_told_of_and_probed_when_it_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        world.probe_may_end.set()
+        await run_in_which_one_is_late(world, service)
+        assert {(m.uuid, m.workload, m.conditions["lags"]) for m in world.told} == {
+            ("a0", "step", 0.0),
+            ("a1", "step", 0.0),
+            ("a2", "step", 1.0),
+        }
+        service._start_probes()
+        await settle(service)
+        assert len(world.told) == 3, "it is in use"
+        world.leases = []
+        service._snapshot = world.snapshot()
+        service._start_probes()
+        await settle(service)
+        assert [m.uuid for m in world.told[3:]] == ["a2"]
+
+    in_world(monkeypatch, test)
+
+
+def test_a_device_that_was_late_is_probed_before_the_next_gang_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        world.probe_may_end.set()
+        await run_in_which_one_is_late(world, service)
+        world.leases = []
+        assert isinstance(await service.acquire(request(3), ""), Grant)
+        assert [m.uuid for m in world.told[3:]] == ["a2"]
+
+    in_world(monkeypatch, test)
+
+
+def test_steps_of_a_place_that_no_lease_holds_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        await run_in_which_one_is_late(world, service, nodes=(A, NodeId("elsewhere")), leased=False)
+        assert (world.told, list(service._steps.leases)) == ([], [])
+
+    in_world(monkeypatch, test)
+
+
+async def run_in_which_one_is_late(
+    world: World, service: PlacementService, nodes: tuple[NodeId, ...] = (A,), leased: bool = True
+) -> None:
+    """Three workers tell of a minute of steps; that on a2 is late in each."""
+    gang = LeaseView(LeaseId("lease"), "job/run/1", tuple(DeviceUuid(f"a{i}") for i in range(3)), NO_CAUSE)
+    world.leases = [gang] if leased else []
+    service._snapshot = world.snapshot()
+    for node in nodes:
+        for index, compute_s in enumerate((0.1, 0.1, 0.12)):
+            rows = [(step, compute_s, 0.121 - compute_s) for step in range(STEPS_WANTED)]
+            await service.step_times(node, index, rows)
+    await settle(service)

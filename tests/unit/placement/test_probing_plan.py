@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -126,3 +127,26 @@ def test_a_device_that_has_proved_itself_waits_between_further_probes() -> None:
     assert probing.may_prove(probing.Proofs(2, at_ns=1_000), 1_000)
     assert not probing.may_prove(three, 1_000 + probing.PROOF_PAUSE_NS - 1)
     assert probing.may_prove(three, 1_000 + probing.PROOF_PAUSE_NS)
+
+
+FULL_LONG_AGO = NOW - probing.FULL_PERIOD_NS
+
+
+def full_due(snapshot: FleetSnapshot, tried_ns: int = 0, **changes: Any) -> dict[str, list[str]]:
+    nodes = tuple(replace(node, **{"probed_ns": FULL_LONG_AGO, **changes}) for node in snapshot.nodes)
+    due = probing.full_due(replace(snapshot, nodes=nodes), dict.fromkeys([NodeId("a"), NodeId("b")], tried_ns), NOW)
+    return {node: [d.uuid for d in devices] for node, devices in due.items()}
+
+
+def test_a_node_gets_a_full_probe_once_a_week_when_all_that_is_sound_is_idle() -> None:
+    assert full_due(fleet("..x.", "..#.")) == {"a": ["a0", "a1", "a3"]}
+    assert full_due(fleet(".x", "xx")) == {}, "one device has nobody to exchange with"
+    assert full_due(fleet("...."), probed_ns=FULL_LONG_AGO + 1) == {}
+    assert full_due(fleet("....", ready=False)) == {}
+    assert full_due(fleet("...."), tried_ns=NOW - RETRY_NS + 1) == {}
+
+
+def test_a_simulated_node_gets_one_only_when_somebody_asks() -> None:
+    assert full_due(fleet(".."), simulated=True) == {}
+    assert full_due(fleet(".."), simulated=True, probed_ns=NOW - 2, probe_asked_ns=NOW - 1) == {"a": ["a0", "a1"]}
+    assert full_due(fleet(".."), simulated=True, probed_ns=NOW - 1, probe_asked_ns=NOW - 2) == {}

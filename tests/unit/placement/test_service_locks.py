@@ -53,7 +53,7 @@ class Server:
         self.answers = True
 
     async def fleet(self) -> FleetSnapshot:
-        nodes = tuple(NodeView(n, HostName(n), NodeState.READY) for n in (A, B))
+        nodes = tuple(NodeView(n, HostName(n), NodeState.READY, simulated=True) for n in (A, B))
         taken = {uuid: lease.lease_id for lease in self.leases for uuid in lease.devices}
         devices = tuple(
             DeviceView(
@@ -130,7 +130,7 @@ def test_masks_that_ray_does_not_take_back_are_kept_for_later_and_no_lock_stays(
         Mask.sick = True
         service._unbind(grant.lease_id)
         assert locked(service) == []
-        assert set(service._unreleased) == Mask.here
+        assert set(service._holds._unreleased) == Mask.here
 
     with_service(server, test)
 

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define PLS_MAGIC 0x544154534d495350ULL /* "PSIMSTAT", little endian */
-#define PLS_VERSION 2u
+#define PLS_VERSION 3u
 #define PLS_DEVICES 16   /* the largest host sold (HGX, DGX-2) has 16 */
 #define PLS_PROCESSES 32 /* per device */
 #define PLS_FAULTS 16    /* per device, and again for the host */
@@ -103,6 +103,7 @@ struct pls_state {
     uint64_t file_bytes;
     uint64_t created_ns;
     double nominal_step_s; /* step time of the median device in a paced training run */
+    double link_pace;      /* time of an exchange between its devices over that of a sound machine */
     char host[64];
     char driver_version[32];
     char nvml_version[32];
