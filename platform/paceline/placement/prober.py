@@ -86,7 +86,7 @@ class Prober:
         return [d for d in devices if probing.is_old(self._past_of(d, now_ns), now_ns)]
 
     def doubt(self, uuid: DeviceUuid) -> None:
-        """It was late in a run, for whatever reason: its scores are old from now on."""
+        """It was late in a run, or its run failed, for whatever reason: its scores are old from now on."""
         self._past[uuid] = replace(self._past.get(uuid, Past(0)), at_ns=0)
 
     def _past_of(self, device: DeviceView, now_ns: int) -> Past:

@@ -19,7 +19,7 @@ from paceline.model.hardware import CONDEMNED, DeviceState
 from paceline.model.ids import NO_CAUSE, DeviceUuid, EventId, LeaseId, NodeId
 from paceline.model.measurement import DeviceScore, Measurement, NodeMeasurement
 from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, Occupant, Plan, Refusal
-from paceline.model.workload import FINAL_STATES, GangRequest, JobUpdate, RankPlace, RunState
+from paceline.model.workload import FINAL_STATES, GangRequest, JobUpdate, RankPlace, RunState, split_attempt
 from paceline.placement import binding, inband, owners, planner
 from paceline.placement.binding import Hold
 from paceline.placement.holds import Holds, alive
@@ -105,12 +105,14 @@ class PlacementService:
 
     async def _acquire(self, request: GangRequest, owner_actor_id: str) -> Grant | Refusal:
         unavailable: frozenset[DeviceUuid] = frozenset()
-        for _ in range(BIND_ATTEMPTS):
+        for turn in range(BIND_ATTEMPTS):
             snapshot = await self._client.fleet()
-            mine = {x.lease_id for x in snapshot.leases if run_of(x) == (request.job_id, request.run_name)}
-            for lease_id in mine:
-                self._unbind(lease_id)  # of an attempt that never confirmed: its locks would be waited for below
-            snapshot = _without(snapshot, mine)
+            mine = [x for x in snapshot.leases if run_of(x) == (request.job_id, request.run_name)]
+            if turn == 0:
+                self._doubt_failed(mine, request)
+            for lease in mine:
+                self._unbind(lease.lease_id)  # of an attempt that never confirmed: its locks would be waited for below
+            snapshot = _without(snapshot, {lease.lease_id for lease in mine})
             lent = {d.uuid for d in snapshot.devices if (d.node_id, d.index) in self._prober.lent}
             result = planner.plan(snapshot, request, unavailable | lent)
             if isinstance(result, Refusal) and lent:
@@ -125,6 +127,14 @@ class PlacementService:
             unavailable |= outcome
         reason = f"{BIND_ATTEMPTS} plans in a row could not be carried out: others took their devices meanwhile"
         return Refusal(reason, "ask again", ())
+
+    def _doubt_failed(self, leases: Sequence[LeaseView], request: GangRequest) -> None:
+        """Of an attempt that ended by itself nobody knows why: the devices of its gang are probed before they work again."""
+        for lease in leases:
+            began = lease.lease_id not in self._bindings
+            if began and not lease.moving_cause and split_attempt(lease.attempt_id)[2] < request.attempt:
+                for uuid in lease.devices:
+                    self._prober.doubt(uuid)
 
     async def confirm(self, lease_id: LeaseId, ranks: tuple[RankPlace, ...]) -> tuple[DeviceUuid, ...]:
         """The gang has started on `ranks`: drop the masks. Returns the devices it sits on and that it should not use."""

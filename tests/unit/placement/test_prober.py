@@ -10,7 +10,7 @@ import pytest
 
 from paceline.benchmark import launcher
 from paceline.model.hardware import DeviceState, NodeState
-from paceline.model.ids import NO_CAUSE, DeviceUuid, HostName, JobId, LeaseId, NodeId
+from paceline.model.ids import NO_CAUSE, DeviceUuid, EventId, HostName, JobId, LeaseId, NodeId
 from paceline.model.measurement import DeviceScore, Measurement, NodeMeasurement
 from paceline.model.plan import DeviceView, FleetSnapshot, Grant, LeaseView, NodeView, Plan, Refusal
 from paceline.model.workload import GangRequest
@@ -269,9 +269,35 @@ def test_old_scores_are_renewed_inside_the_masks_before_a_gang_gets_its_devices(
         assert isinstance(grant, Grant)
         assert sorted(m.uuid for m in world.told) == ["a0", "a1"]
         service._unbind(grant.lease_id)
-        again = await service.acquire(replace(request(2), attempt=2), "")
+        world.leases = []
+        again = await service.acquire(request(2), "")
         assert isinstance(again, Grant)
         assert len(world.told) == 2, "they are not old any more"
+
+    in_world(monkeypatch, test)
+
+
+@pytest.mark.parametrize(
+    ("cause", "attempt", "probed"),
+    [
+        pytest.param(NO_CAUSE, 2, ["a0", "a1"], id="the attempt ended by itself"),
+        pytest.param(EventId(7), 2, [], id="it was moved, and is known why"),
+        pytest.param(NO_CAUSE, 1, [], id="a call that was sent again"),
+    ],
+)
+def test_the_devices_of_an_attempt_that_failed_are_probed_before_they_work_again(
+    monkeypatch: pytest.MonkeyPatch, cause: EventId, attempt: int, probed: list[str]
+) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        world.probe_may_end.set()
+        first = await service.acquire(request(2), "")
+        assert isinstance(first, Grant)
+        service._unbind(first.lease_id)  # its workers have started
+        assert world.told == []
+        world.leases = [replace(lease, moving_cause=cause) for lease in world.leases]
+        grant = await service.acquire(replace(request(2), attempt=attempt), "")
+        assert isinstance(grant, Grant)
+        assert sorted(m.uuid for m in world.told) == probed
 
     in_world(monkeypatch, test)
 
