@@ -514,3 +514,13 @@ def test_the_description_of_a_device_has_what_led_there(fleet: Fleet) -> None:
     assert well.device.spread == pytest.approx(0.0)
     with pytest.raises(NotFound):
         fleet.store.device_health(DeviceUuid("GPU-nix"), fleet.now_ns)
+
+
+def test_verdicts_without_a_rule_are_listed_with_what_they_rest_on(fleet: Fleet) -> None:
+    fleet.healthy("ada", 2)
+    fleet.store.quarantine(uuid("ada", 0), "fan noise", "eve", fleet.now_ns)
+    told = {row.rule_id: row.sentence for row in fleet.store.rules() if row.version == 0}
+    assert told == {
+        "operator": "An operator has ordered it",
+        "probe.passed": "A device has proved by its probes that it is sound",
+    }

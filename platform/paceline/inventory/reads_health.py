@@ -16,6 +16,10 @@ from paceline.sdk import rows_health as rows
 from paceline.sdk.rows_health import VerdictMode
 
 VERDICTS_SHOWN: Final = 20
+_NOT_RULES: Final = {
+    "operator": "An operator has ordered it",
+    "probe.passed": "A device has proved by its probes that it is sound",
+}
 _OUT: Final = frozenset({DeviceState.DRAINING.value, DeviceState.QUARANTINED.value, DeviceState.REPAIR.value})
 
 
@@ -101,7 +105,7 @@ def _rule(rule_id: str, rule: Rule | None, stats: list[rows.RuleStats]) -> rows.
         rule_id=rule_id,
         version=rule.version if rule else 0,
         mode=rule.mode if rule else RuleMode.ENFORCE,
-        sentence=rule.sentence if rule else "not a rule of this version",
+        sentence=rule.sentence if rule else _NOT_RULES.get(rule_id, "a rule of an earlier version"),
         verdicts=sum(counts.values()),
         shadow=counts.get(VerdictMode.SHADOW, 0),
         held=counts.get(VerdictMode.HELD, 0),
