@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from paceline.benchmark.figures import Figure
 from paceline.health import catalog
-from paceline.model.hardware import DeviceState
+from paceline.model.events import EventKind
+from paceline.model.hardware import CONDEMNED, DeviceState
 from paceline.model.health import Advice
 from paceline.model.ids import HostName
 from paceline.sdk.client import Client
@@ -43,6 +44,7 @@ def figures() -> Sequence[Figure]:
         Figure("counter_fault_s", got["counter"], "s", 60.0, "gpud's poll", "≤ 15 s"),
         Figure("nvml_hang_declared_s", got["hang"], "s", 45.0, "NVSentinel's watchdog", "≤ 10 s"),
         Figure("nvml_hang_ping_s", got["ping"], "s", bar="the actor answers"),
+        Figure("stranger_reported_s", got["stranger"], "s", bar="≤ 2 s"),
         Figure("agent_core_pct", got["core_pct"], "%", bar="< 2 % with 8 devices at 1 Hz"),
         Figure("agent_rss_mb", got["rss_mb"], "MB", bar="< 150 MB with its child"),
     ]
@@ -82,6 +84,15 @@ class _Site:
     def until_held(self, device: DeviceRow) -> float:
         return self.seconds_until("held", lambda: self.client.device(device.uuid).held)
 
+    def wait_measured(self) -> None:
+        unready = (DeviceState.NEW, DeviceState.PROBING, DeviceState.UNKNOWN, DeviceState.DRAINING)
+
+        def measured() -> bool:
+            devices = self.client.devices()
+            return len(devices) == HOSTS * GPUS and not any(d.state in unready for d in devices)
+
+        self.seconds_until("all devices are measured", measured)
+
     def settle(self, count: int) -> None:
         self.seconds_until(f"{count} devices are healthy", lambda: len(self.idle()) >= count)
 
@@ -91,8 +102,10 @@ def _measure(home: Path) -> dict[str, float]:
     client = Client(row["url"], (home / "token").read_text().strip(), deadline_s=60)
     states = {host.name: HostState.open(host.state_path) for host in cluster.info(home).hosts}
     site = _Site(client, states)
+    site.wait_measured()
     xids = sorted(_xids(site))
     agent = _agent(site)
+    stranger = _stranger(site)
     hang, ping = _hang(site)
     return {
         "xid_p50": statistics.median(xids),
@@ -100,6 +113,7 @@ def _measure(home: Path) -> dict[str, float]:
         "counter": max(_counters(site)),
         "hang": hang,
         "ping": ping,
+        "stranger": stranger,
     } | agent
 
 
@@ -133,6 +147,34 @@ def _counters(site: _Site) -> Iterator[float]:
     for device, fault in zip(site.idle(), faults, strict=False):
         site.states[device.host].set(device.index, **fault)
         yield site.until_held(device)
+
+
+def _stranger(site: _Site) -> float:
+    """From the verdict on a device to the word that somebody's actor, which no lease knows of, sits on it."""
+    import ray
+
+    guest: Any = ray.remote(num_gpus=1)(_Guest).remote()
+    node_id, index = ray.get(guest.place.remote(), timeout=60)
+    device = next(d for d in site.idle() if (d.node_id, d.index) == (node_id, index))
+    site.states[device.host].inject_xid(index, 95, consequences=False)
+
+    def told() -> bool:
+        return any(event.kind is EventKind.STRANGER for event in site.client.story(device.uuid).events)
+
+    site.seconds_until("it is condemned", lambda: site.client.device(device.uuid).state in CONDEMNED)
+    seconds = site.seconds_until("the stranger is told of", told)
+    ray.kill(guest)
+    return seconds
+
+
+class _Guest:
+    """An actor of somebody who knows nothing of Paceline."""
+
+    def place(self) -> tuple[str, int]:
+        import ray
+
+        context = ray.get_runtime_context()
+        return context.get_node_id(), int(context.get_accelerator_ids()["GPU"][0])
 
 
 def _hang(site: _Site) -> tuple[float, float]:
