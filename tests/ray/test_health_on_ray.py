@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,17 +106,17 @@ except ray.exceptions.ActorDiedError:
 
 
 def test_a_stranger_on_a_condemned_device_is_told_of_and_evicted(here: Site) -> None:
-    """A user of Ray who knows nothing of Paceline has a device; the device gets an Xid 95."""
+    """A user of Ray who knows nothing of Paceline has a device when it is quarantined."""
     command = [sys.executable, "-c", STRANGER]
     with subprocess.Popen(command, env=here.env, stdout=subprocess.PIPE, text=True) as guest:
         try:
             assert guest.stdout is not None
             node_id, index, pid = guest.stdout.readline().split()
             device = next(d for d in idle(here) if (d.node_id, d.index) == (node_id, int(index)))
-            cluster.host_state(here.home, device.host).inject_xid(device.index, 95)
+            here.run("paceline", "quarantine", device.uuid, "--reason", "test")
             until(lambda: here.client.device(device.uuid).state is DeviceState.QUARANTINED, DEADLINE_S)
             assert is_held(here, device)
-            assert guest.stdout.read().splitlines()[-1] == "evicted"
+            assert "evicted" in guest.stdout.read().splitlines()
         finally:
             guest.kill()
     (told,) = [e for e in here.client.story(device.uuid).events if e.kind is EventKind.STRANGER]
@@ -148,8 +149,7 @@ def host_state(here: Site, name: str) -> NodeState:
 
 def test_a_full_probe_uses_all_sound_devices_of_a_node_together(here: Site) -> None:
     """A node whose links are slow: the probe says so of the node, and gives the devices back."""
-    host = idle(here)[-1].host
-    sound = [d.index for d in idle(here) if d.host == host]
+    ((host, sound),) = Counter(d.host for d in idle(here)).most_common(1)
     cluster.host_state(here.home, host).set_link_pace(4.0)
     try:
         here.run("paceline", "probe", host, "--reason", "test")
@@ -159,7 +159,8 @@ def test_a_full_probe_uses_all_sound_devices_of_a_node_together(here: Site) -> N
     p2p, all_reduce = sorted(here.client.host(host).exchanges, key=lambda m: m.benchmark, reverse=True)
     assert (p2p.benchmark, all_reduce.benchmark) == ("p2p", "all_reduce")
     for measured in (p2p, all_reduce):
-        assert (measured.ok, measured.error, measured.devices) == (True, "", len(sound))
+        assert (measured.ok, measured.error) == (True, "")
+        assert measured.devices >= sound, "those that had come back meanwhile, too"
         assert measured.seconds is not None
         assert measured.seconds >= 4 * NOMINAL_STEP_S
     shown = here.run("paceline", "describe", "host", host).stdout

@@ -50,7 +50,8 @@ def unreachable(error: OperationalError) -> Unreachable:
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # the driver must not begin transactions by itself: _begin_sqlite does
-    for pragma in ("journal_mode=WAL", f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=ON", "synchronous=NORMAL"):
+    # The timeout first: the journal's mode, too, waits for whoever writes just now, and for 5 s only by default.
+    for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "journal_mode=WAL", "foreign_keys=ON", "synchronous=NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
 
 
