@@ -26,7 +26,7 @@ LOOKBACK_RECORDS: Final = 200_000
 LOOKBACK_BYTES: Final = LOOKBACK_RECORDS * 160
 CHUNK_BYTES: Final = 1 << 20
 """Read at once of a file: a storm of lines must not fill the memory. Longer than any line."""
-FILE_POLL_S: Final = 0.1
+FILE_POLL_S: Final = 0.25
 """A file cannot be waited for."""
 assert CHUNK_BYTES > RECORD_BYTES
 APART_US: Final = 2_000_000

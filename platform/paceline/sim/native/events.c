@@ -7,7 +7,7 @@
 #include <time.h>
 
 #define SET_MAGIC 0x5345544eU
-#define WAIT_POLL_NS 5000000L /* an event is seen within 5 ms */
+#define WAIT_POLL_NS 50000000L /* an event is seen within 50 ms; shorter naps would be most of what an idle reader costs */
 
 struct event_set {
     unsigned int magic;
