@@ -256,7 +256,14 @@ class PlacementService:
         self._start_probes()
 
     async def _reconcile_node(self, node_id: NodeId) -> None:
-        """Hold what must not be given out, give back what may be. One at a time for each node."""
+        """Hold what must not be given out, give back what may be. Again, if something has changed meanwhile: the next poll is far."""
+        seen = -1
+        while seen != self._snapshot.revision:
+            seen = self._snapshot.revision
+            await self._reconcile_once(node_id)
+
+    async def _reconcile_once(self, node_id: NodeId) -> None:
+        """One at a time for each node."""
         async with self._locks[node_id]:
             devices = [d for d in self._snapshot.devices if d.node_id == node_id]
             for device in devices:

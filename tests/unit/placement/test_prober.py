@@ -67,6 +67,9 @@ class World:
         self.told_of_node += values
         self.full_asked_ns = 0
 
+    async def holds(self, held: list[DeviceUuid], released: list[DeviceUuid], at_ns: int) -> None:
+        """Nothing comes of it here."""
+
     async def fleet(self) -> FleetSnapshot:
         return self.snapshot()
 
@@ -310,6 +313,27 @@ def test_a_gang_starts_with_old_scores_if_they_cannot_be_renewed_in_time(monkeyp
         grant = await service.acquire(request(2), "")
         assert isinstance(grant, Grant)
         assert world.told == []
+
+    in_world(monkeypatch, test)
+
+
+def test_a_device_that_is_condemned_while_another_is_being_held_is_held_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: World, service: PlacementService) -> None:
+        def condemn(revision: int) -> None:
+            world.found[DeviceUuid(f"a{revision}")] = DeviceState.QUARANTINED
+            service._snapshot = replace(world.snapshot(), revision=revision)
+
+        async def take_free(node_id: NodeId) -> dict[int, Held]:
+            if service._snapshot.revision == 2:
+                condemn(3)
+            return await world.take_free(node_id)
+
+        monkeypatch.setattr(binding, "take_free", take_free)
+        condemn(2)
+        await service._reconcile_node(A)
+        assert service.held() == [(A, 2), (A, 3)]
 
     in_world(monkeypatch, test)
 
