@@ -41,9 +41,7 @@ def fleet(session: Session) -> FleetSnapshot:
     hosts = {row.host: row for row in session.scalars(select(HostRow))}
     return FleetSnapshot(
         revision=revision(session),
-        nodes=tuple(
-            _node(node, hosts.get(node.host)) for node in _present_nodes(session)
-        ),
+        nodes=tuple(_node(node, hosts.get(node.host)) for node in _present_nodes(session)),
         devices=tuple(
             DeviceView(
                 uuid=DeviceUuid(d.uuid),
