@@ -71,7 +71,7 @@ def trained(case: Case, rank: int, count: int, late_s: float = 0.0, **group: Any
     torch.manual_seed(0)
     ddp = DistributedDataParallel(case.make(), **case.options, **group)
     if case.hook:
-        ddp.register_comm_hook(None, allreduce_hook)  # type: ignore[no-untyped-call]
+        ddp.register_comm_hook(None, allreduce_hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
     dice = torch.Generator().manual_seed(rank)
     for _ in range(count):
@@ -112,7 +112,7 @@ def work(rank: int, folder: str) -> None:
         tries += 1
         raise RuntimeError("a bug of ours")
 
-    steps.Meter.forward = broken  # type: ignore[method-assign]
+    steps.Meter.forward = broken
     out["equal"]["a bug"] = all(map(torch.equal, bare["plain"], trained(CASES["plain"], rank, 6)))
     out["bugs"] = tries
     (Path(folder) / f"{rank}.json").write_text(json.dumps(out))
@@ -123,7 +123,7 @@ def work(rank: int, folder: str) -> None:
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank found."""
     folder = tmp_path_factory.mktemp("gang")
-    multiprocessing.spawn(work, (str(folder),), RANKS, daemon=True)  # type: ignore[no-untyped-call]
+    multiprocessing.spawn(work, (str(folder),), RANKS, daemon=True)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 

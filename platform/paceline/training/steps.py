@@ -87,7 +87,7 @@ def measure(take: Callable[[Row], None]) -> None:
         return result
 
     # torch.compile would make more pieces of a DDP forward with this in it. Its switch, torch.compiler.disable, loads the compiler: 2 s.
-    DistributedDataParallel._pre_forward = _disable_dynamo(timed)  # type: ignore[method-assign]
+    DistributedDataParallel._pre_forward = _disable_dynamo(timed)  # type: ignore[method-assign]  # the patch itself
 
 
 class Meter:
@@ -129,7 +129,7 @@ class Meter:
 
 def _is_measurable(module: Any) -> bool:
     """On the CPU, and over all ranks: two groups do not wait for each other. With TORCH_DISTRIBUTED_DEBUG=DETAIL DDP prints each look."""
-    from torch.distributed import DebugLevel, get_debug_level, get_world_size  # type: ignore[attr-defined]
+    from torch.distributed import DebugLevel, get_debug_level, get_world_size  # type: ignore[attr-defined]  # torch names them in no __all__
 
     is_whole: bool = module.join_process_group.size() == get_world_size()
     return is_whole and module.join_device.type == "cpu" and get_debug_level() != DebugLevel.DETAIL
