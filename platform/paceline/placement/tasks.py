@@ -1,6 +1,7 @@
 """What a service does beside its calls: loops that outlive a bad turn, and tasks of which one at a time runs for each purpose."""
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -33,8 +34,12 @@ class Tasks:
         if running is not None and not running.done():
             work.close()
             return
-        self._by_key = {key: task for key, task in self._by_key.items() if not task.done()}
         self._by_key[key] = asyncio.create_task(_guarded(key, work))
+        self._by_key[key].add_done_callback(functools.partial(self._forget, key))
+
+    def _forget(self, key: object, task: asyncio.Task[None]) -> None:
+        if self._by_key.get(key) is task:  # else another of its key has begun
+            del self._by_key[key]
 
     def running(self) -> list[asyncio.Task[None]]:
         return [task for task in self._by_key.values() if not task.done()]
